@@ -1,0 +1,144 @@
+//! The names of things, each a type of its own so that one cannot be passed for another.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::limits::REQUEST_ID_BYTES;
+
+/// A name breaks the rule of its kind.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {rule}")]
+pub struct InvalidId {
+    what: &'static str,
+    rule: &'static str,
+}
+
+macro_rules! text_id {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $rule:literal, $valid:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The text, exactly as it was given.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidId;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                let valid: fn(&str) -> bool = $valid;
+                if valid(text) {
+                    Ok(Self(text.into()))
+                } else {
+                    Err(InvalidId { what: $what, rule: $rule })
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&*self.0, f)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+text_id!(
+    /// Who someone is: `user:<id>`, `agent:<agent URL>` or `agent:<agent_id>`, or `*` (as a participant: every
+    /// verified caller).
+    Principal,
+    "a principal",
+    "is user:<id>, agent:<id> or *, printable, at most 512 bytes",
+    |text| {
+        let id = text.strip_prefix("user:").or_else(|| text.strip_prefix("agent:"));
+        text == "*" || id.is_some_and(|id| printable(id, 506))
+    }
+);
+
+text_id!(
+    /// The name the platform knows an agent by: in routes and frames, never in access decisions.
+    AgentName,
+    "an agent name",
+    "is 1 to 128 printable characters' bytes without / and surrounding spaces",
+    |text| printable(text, 128) && !text.contains('/')
+);
+
+text_id!(
+    /// A chat, as the platform names it.
+    ChatId,
+    "a chat id",
+    "is 1 to 200 bytes, printable, without /",
+    |text| printable(text, 200) && !text.contains('/')
+);
+
+text_id!(
+    /// What `session.create` opens, or the id of one relayed turn.
+    SessionId,
+    "a session id",
+    "is 1 to 256 bytes, printable",
+    |text| printable(text, 256)
+);
+
+text_id!(
+    /// The task that a set answers.
+    TaskId,
+    "a task id",
+    "is 1 to 256 bytes, printable",
+    |text| printable(text, 256)
+);
+
+text_id!(
+    /// One `blob.read` (specification section 4): 1 to 64 bytes.
+    RequestId,
+    "a request id",
+    "is 1 to 64 bytes",
+    |text| !text.is_empty() && text.len() <= REQUEST_ID_BYTES
+);
+
+impl Principal {
+    /// The participant that stands for every verified caller.
+    pub fn everyone() -> Self {
+        Self("*".into())
+    }
+
+    /// The principal of an agent known by its token's `agent_id`, or by its agent URL.
+    pub fn agent(id: &str) -> Result<Self, InvalidId> {
+        format!("agent:{id}").parse()
+    }
+
+    /// Whether this is an agent.
+    pub fn is_agent(&self) -> bool {
+        self.0.starts_with("agent:")
+    }
+}
+
+/// Neither empty, too long, padded with spaces, nor holding a control character: safe in a log line and a header.
+fn printable(text: &str, max_bytes: usize) -> bool {
+    !text.is_empty() && text.len() <= max_bytes && text.trim() == text && !text.chars().any(char::is_control)
+}
