@@ -2,6 +2,8 @@
 
 pub mod protocol;
 
+pub mod read;
+
 pub mod clock;
 pub mod metrics;
 
