@@ -12,3 +12,9 @@ pub mod identity;
 pub mod access;
 
 pub mod agents;
+
+pub mod http;
+
+pub mod cli;
+pub mod config;
+pub mod logging;

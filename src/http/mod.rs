@@ -1,0 +1,1 @@
+//! HTTP: the only place with axum and status codes.
