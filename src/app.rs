@@ -32,8 +32,12 @@ pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let database: Probe = Arc::new(|| Box::pin(async { true }));
     let hosts = Hosts::new(operators.address(), settings.ops_allow_host.clone());
     let ops = Ops { metrics, draining: stop.clone(), database, hosts };
-    let limits =
-        Limits { connections: settings.max_connections, stall: settings.stall_timeout, grace: settings.shutdown_grace };
+    let limits = Limits {
+        connections: settings.max_connections,
+        head: server::HEAD_TIMEOUT,
+        stall: settings.stall_timeout,
+        grace: settings.shutdown_grace,
+    };
     tracing::info!(
         listen = %public.address(),
         ops_listen = %operators.address(),

@@ -22,8 +22,8 @@ use tower::ServiceExt as _;
 
 use super::socket::Socket;
 
-/// How long the head of a request may take to arrive, and how long an idle HTTP/1.1 connection is kept.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the head of a request may take to arrive, unless somebody has a reason to choose otherwise.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest head of a request, and about how much of a response HTTP/1.1 holds for a reader who does not take it: with
 /// more, a slow reader would pull frames out of an agent that nobody sends on.
 const HTTP1_BUFFER: usize = 64 * 1024;
@@ -55,6 +55,8 @@ pub struct BindError {
 pub struct Limits {
     /// Connections at once, upgraded ones included. Those beyond wait in the kernel's queue.
     pub connections: usize,
+    /// How long the head of a request may take to arrive, and how long an idle HTTP/1.1 connection is kept.
+    pub head: Duration,
     /// A connection that takes none of the bytes waiting for it for this long is closed.
     pub stall: Duration,
     /// How long connections may take to finish once the listener stops.
@@ -95,8 +97,13 @@ impl Listener {
 pub async fn serve(listener: Listener, router: Router, limits: Limits, stop: CancellationToken) {
     let tasks = TaskTracker::new();
     let cut = CancellationToken::new();
-    let connections =
-        Connections { builder: Arc::new(builder(&tasks, &cut)), router, limits, stop: stop.clone(), cut: cut.clone() };
+    let connections = Connections {
+        builder: Arc::new(builder(limits, &tasks, &cut)),
+        router,
+        limits,
+        stop: stop.clone(),
+        cut: cut.clone(),
+    };
     let slots = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
     while let Some((stream, peer, slot)) = next(&listener, &slots, &stop).await {
         tasks.spawn(connections.clone().run(stream, peer, slot));
@@ -158,7 +165,7 @@ impl Connections {
             tracing::debug!(%peer, %error, "the connection was gone before it began");
             return;
         }
-        let socket = TokioIo::new(Socket::new(stream, HEAD_TIMEOUT, self.limits.stall, slot));
+        let socket = TokioIo::new(Socket::new(stream, self.limits.head, self.limits.stall, slot));
         let router = self.router;
         let service = service_fn(move |mut request: http::Request<Incoming>| {
             request.extensions_mut().insert(Peer(peer));
@@ -184,9 +191,9 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     socket2::SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES)
 }
 
-fn builder(tasks: &TaskTracker, cut: &CancellationToken) -> Builder<Tracked> {
+fn builder(limits: Limits, tasks: &TaskTracker, cut: &CancellationToken) -> Builder<Tracked> {
     let mut builder = Builder::new(Tracked { tasks: tasks.clone(), cut: cut.clone() });
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HTTP1_BUFFER);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(HTTP1_BUFFER);
     builder
         .http2()
         .timer(TokioTimer::new())
