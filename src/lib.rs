@@ -15,6 +15,7 @@ pub mod agents;
 
 pub mod http;
 
+pub mod app;
 pub mod cli;
 pub mod config;
 pub mod logging;

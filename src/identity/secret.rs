@@ -61,12 +61,10 @@ fn read(path: &Path) -> Result<Vec<u8>, SecretError> {
     let mut secret = Vec::new();
     let read = File::open(path).and_then(|file| {
         let mode = file.metadata()?.permissions().mode();
-        if mode & 0o004 != 0 {
-            tracing::warn!(path = %path.display(), "every user of this machine can read the token secret: chmod 600 it");
-        }
-        file.take(FILE_BYTES + 1).read_to_end(&mut secret)
+        file.take(FILE_BYTES + 1).read_to_end(&mut secret)?;
+        Ok(mode)
     });
-    read.map_err(|source| SecretError::Unreadable { path: path.to_owned(), source })?;
+    let mode = read.map_err(|source| SecretError::Unreadable { path: path.to_owned(), source })?;
     if secret.len() as u64 > FILE_BYTES {
         return Err(SecretError::TooLong { path: path.to_owned() });
     }
@@ -79,6 +77,9 @@ fn read(path: &Path) -> Result<Vec<u8>, SecretError> {
     }
     if secret.len() < SECRET_BYTES {
         return Err(SecretError::TooShort { path: path.to_owned() });
+    }
+    if mode & 0o004 != 0 {
+        tracing::warn!(path = %path.display(), "every user of this machine can read the token secret: chmod 600 it");
     }
     Ok(secret)
 }
