@@ -165,11 +165,6 @@ impl Read {
         if state.end.is_some() { 0 } else { state.progress.credit_needed() }
     }
 
-    /// Bytes that have come and were not taken yet.
-    pub fn queued(&self) -> usize {
-        self.shared.lock().frames.iter().map(Bytes::len).sum()
-    }
-
     /// The latest time from a grant to the first frame that used it.
     pub fn take_round_trip(&self) -> Option<Duration> {
         self.shared.lock().round_trip.take()
@@ -215,6 +210,11 @@ impl Answer {
     /// Frames that the agent may still send.
     pub fn credit(&self) -> u32 {
         self.shared.lock().progress.credit()
+    }
+
+    /// Bytes that have not come yet.
+    pub fn remaining(&self) -> u64 {
+        self.shared.lock().progress.remaining()
     }
 
     /// Ends the read and frees its slot.

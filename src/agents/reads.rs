@@ -18,8 +18,8 @@ const TOMBSTONES: usize = 256;
 #[derive(Debug, Default)]
 pub struct Reads {
     running: HashMap<RequestId, Running>,
-    /// Cancelled reads and the frames that may still be on their way: they are swallowed, and are no misbehaviour.
-    cancelled: HashMap<RequestId, u32>,
+    /// Reads that their feeds are done with, and what may still be on its way: it is swallowed, and no misbehaviour.
+    left: HashMap<RequestId, Left>,
     order: VecDeque<RequestId>,
 }
 
@@ -27,6 +27,25 @@ pub struct Reads {
 struct Running {
     agent: Principal,
     answer: Answer,
+}
+
+#[derive(Debug)]
+enum Left {
+    /// Stopped early: at most so many frames were on their way.
+    Cancelled(u32),
+    /// Every byte had come: only its `blob.end` was on its way.
+    Received(Answer),
+}
+
+/// How a read stood when its feed was done with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dropped {
+    /// Bytes were missing: the agent has to be told to stop.
+    Early,
+    /// Every byte had come.
+    Received,
+    /// It had ended already.
+    Ended,
 }
 
 /// What a frame from the agent did.
@@ -69,7 +88,7 @@ impl Reads {
     /// A `blob.end` came.
     pub fn end(&mut self, end: &BlobEnd) -> Outcome {
         let Some(read) = self.running.get(&end.request_id) else {
-            return self.bury(&end.request_id);
+            return self.bury(&end.request_id, Some(end));
         };
         match read.answer.end(end) {
             Ok(()) => {
@@ -83,20 +102,24 @@ impl Reads {
     /// A `blob.error` came.
     pub fn error(&mut self, error: &BlobError) -> Outcome {
         if !self.running.contains_key(&error.request_id) {
-            return self.bury(&error.request_id);
+            return self.bury(&error.request_id, None);
         }
         let code = BlobErrorCode::parse(&error.error.code);
         self.finish(&error.request_id, ReadEnd::Refused(code));
         Outcome::Ended(code.code())
     }
 
-    /// The feed dropped its read. Whether the agent has to be told.
-    pub fn cancel(&mut self, id: &RequestId) -> bool {
+    /// The feed dropped its read.
+    pub fn cancel(&mut self, id: &RequestId) -> Dropped {
         let Some(read) = self.running.remove(id) else {
-            return false;
+            return Dropped::Ended;
         };
-        self.remember(id.clone(), read.answer.credit());
-        true
+        if read.answer.remaining() == 0 {
+            self.remember(id.clone(), Left::Received(read.answer));
+            return Dropped::Received;
+        }
+        self.remember(id.clone(), Left::Cancelled(read.answer.credit()));
+        Dropped::Early
     }
 
     /// Ends every read of one agent, or of all.
@@ -108,7 +131,7 @@ impl Reads {
         for id in &gone {
             let credit = self.running.get(id).map_or(0, |read| read.answer.credit());
             self.finish(id, ReadEnd::Disconnected);
-            self.remember(id.clone(), credit);
+            self.remember(id.clone(), Left::Cancelled(credit));
         }
         gone
     }
@@ -117,7 +140,7 @@ impl Reads {
         let credit = self.running.get(id).map_or(0, |read| read.answer.credit());
         self.finish(id, ReadEnd::Broke(violation));
         // Frames that were granted may still be on their way.
-        self.remember(id.clone(), credit);
+        self.remember(id.clone(), Left::Cancelled(credit));
         Outcome::Broke(violation, Some(id.clone()))
     }
 
@@ -127,36 +150,41 @@ impl Reads {
         }
     }
 
-    fn remember(&mut self, id: RequestId, credit: u32) {
+    fn remember(&mut self, id: RequestId, left: Left) {
         if self.order.len() == TOMBSTONES
             && let Some(oldest) = self.order.pop_front()
         {
-            self.cancelled.remove(&oldest);
+            self.left.remove(&oldest);
         }
         self.order.push_back(id.clone());
-        self.cancelled.insert(id, credit);
+        self.left.insert(id, left);
     }
 
     /// A data frame of a read that is not running: at most the credit that was outstanding.
     fn swallow(&mut self, id: &RequestId) -> Outcome {
-        match self.cancelled.get_mut(id) {
-            Some(credit) if *credit > 0 => {
+        match self.left.get_mut(id) {
+            Some(Left::Cancelled(credit)) if *credit > 0 => {
                 *credit -= 1;
                 Outcome::Swallowed
             }
-            Some(_) => Outcome::Broke(Violation::NoCredit, None),
+            Some(Left::Cancelled(_)) => Outcome::Broke(Violation::NoCredit, None),
+            Some(Left::Received(_)) => Outcome::Broke(Violation::BeyondLength, None),
             None => Outcome::Broke(Violation::UnknownRead, None),
         }
     }
 
-    /// The last word on a cancelled read: nothing of it may follow.
-    fn bury(&mut self, id: &RequestId) -> Outcome {
-        match self.cancelled.get_mut(id) {
-            Some(credit) => {
-                *credit = 0;
-                Outcome::Swallowed
+    /// The last word on a read that is not running: nothing of it may follow.
+    fn bury(&mut self, id: &RequestId, end: Option<&BlobEnd>) -> Outcome {
+        match (self.left.insert(id.clone(), Left::Cancelled(0)), end) {
+            (Some(Left::Received(answer)), Some(end)) => match answer.end(end) {
+                Ok(()) => Outcome::Swallowed,
+                Err(violation) => Outcome::Broke(violation, None),
+            },
+            (Some(_), _) => Outcome::Swallowed,
+            (None, _) => {
+                self.left.remove(id);
+                Outcome::Broke(Violation::UnknownRead, None)
             }
-            None => Outcome::Broke(Violation::UnknownRead, None),
         }
     }
 }
@@ -264,12 +292,26 @@ mod tests {
         drop(f.ask("r", 4, 2));
         let cancels = f.mail().cancels;
         assert_eq!(cancels, ["r".parse().unwrap()]);
-        assert!(f.reads.cancel(&cancels[0]));
-        assert!(!f.reads.cancel(&cancels[0]));
+        assert_eq!(f.reads.cancel(&cancels[0]), Dropped::Early);
+        assert_eq!(f.reads.cancel(&cancels[0]), Dropped::Ended);
         assert_eq!(f.data("r", 0, b"a"), Outcome::Swallowed);
         assert_eq!(f.data("r", 1, b"b"), Outcome::Swallowed);
         assert_eq!(f.data("r", 2, b"c"), Outcome::Broke(Violation::NoCredit, None));
         assert_eq!(f.reads.end(&end("r", 4)), Outcome::Swallowed);
+    }
+
+    #[test]
+    fn the_end_of_a_read_that_was_received_is_still_checked() {
+        for (bytes, expected) in [(2, Outcome::Swallowed), (1, Outcome::Broke(Violation::EndMismatch, None))] {
+            let mut f = Fixture::new();
+            let read = f.ask("r", 2, 1);
+            assert_eq!(f.data("r", 0, b"ab"), Outcome::Bytes(2));
+            drop(read);
+            assert_eq!(f.reads.cancel(&f.mail().cancels[0]), Dropped::Received);
+            assert_eq!(f.data("r", 2, b"c"), Outcome::Broke(Violation::BeyondLength, None));
+            assert_eq!(f.reads.end(&BlobEnd { bytes, ..end("r", 2) }), expected);
+            assert_eq!(f.reads.end(&end("r", 2)), Outcome::Swallowed);
+        }
     }
 
     #[test]
@@ -298,9 +340,9 @@ mod tests {
             let id = format!("r{n}");
             drop(f.ask(&id, 4, 1));
             f.mail();
-            assert!(f.reads.cancel(&id.parse().unwrap()));
+            assert_eq!(f.reads.cancel(&id.parse().unwrap()), Dropped::Early);
         }
-        assert_eq!(f.reads.cancelled.len(), TOMBSTONES);
+        assert_eq!(f.reads.left.len(), TOMBSTONES);
         assert_eq!(f.data("r0", 0, b"a"), Outcome::Broke(Violation::UnknownRead, None));
     }
 
