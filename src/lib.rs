@@ -5,8 +5,12 @@ pub mod protocol;
 pub mod clock;
 pub mod metrics;
 
+pub mod store;
+
 pub mod identity;
 
 pub mod access;
 
 pub mod agents;
+
+pub mod sets;
