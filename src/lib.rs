@@ -7,11 +7,17 @@ pub mod read;
 pub mod clock;
 pub mod metrics;
 
+pub mod store;
+
 pub mod identity;
 
 pub mod access;
 
 pub mod agents;
+
+pub mod transfer;
+
+pub mod sets;
 
 pub mod http;
 

@@ -52,7 +52,10 @@ impl Gate {
     /// Who a credential says its bearer is.
     pub fn identify(&self, credential: Option<&Credential>) -> Result<(Principal, Option<AgentName>), ErrorBody> {
         let Some(credential) = credential else {
-            return Err(ErrorBody::new("unauthorized", "a token is required: in session.token, ?token= or Authorization"));
+            return Err(ErrorBody::new(
+                "unauthorized",
+                "a token is required: in session.token, ?token= or Authorization",
+            ));
         };
         match self.tokens.verify(&credential.0, &self.clock) {
             Ok(Identity::Agent { principal, name, .. }) => Ok((principal, name)),

@@ -105,13 +105,8 @@ impl Read {
             round_trip: None,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), wake: AtomicWaker::new() });
-        let frame = BlobRead {
-            request_id: id.clone(),
-            sha256,
-            offset: range.start,
-            length: range.len(),
-            credit: Some(credit),
-        };
+        let frame =
+            BlobRead { request_id: id.clone(), sha256, offset: range.start, length: range.len(), credit: Some(credit) };
         mailbox.read(NewRead { frame, agent, answer: Answer { shared: shared.clone() } })?;
         Ok(Self { id, range, shared, mailbox: mailbox.clone(), over: false })
     }

@@ -62,11 +62,6 @@ pub enum Outcome {
 }
 
 impl Reads {
-    /// How many are in flight.
-    pub fn len(&self) -> usize {
-        self.running.len()
-    }
-
     /// Takes a read in.
     pub fn insert(&mut self, read: NewRead) {
         self.running.insert(read.frame.request_id, Running { agent: read.agent, answer: read.answer });

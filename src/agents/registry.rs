@@ -109,7 +109,8 @@ impl Registry {
     ) -> Arc<Slots> {
         let entry = self.agents.entry(agent.clone());
         let fresh = matches!(entry, Entry::Vacant(_));
-        let mut presence = entry.or_insert_with(|| Presence { name: name.clone(), since: now, control: None, data: None });
+        let mut presence =
+            entry.or_insert_with(|| Presence { name: name.clone(), since: now, control: None, data: None });
         let known = presence.control.as_ref().or(presence.data.as_ref()).map(|link| link.slots.clone());
         let slots = match kind {
             Kind::Control => slots.or(known),

@@ -35,17 +35,10 @@ impl Budget {
         Arc::new(Self { transfers: AtomicUsize::new(0), limit, shared: AtomicUsize::new(0), shared_total })
     }
 
-    /// How many transfers may run at once.
-    pub fn limit(&self) -> usize {
-        self.limit
-    }
-
     /// Admits a transfer, with one frame.
     pub fn admit(self: &Arc<Self>) -> Result<Allowance, TransferError> {
         (self.transfers)
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |running| {
-                (running < self.limit).then_some(running + 1)
-            })
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |running| (running < self.limit).then_some(running + 1))
             .map_err(|_| TransferError::TooManyTransfers { limit: self.limit })?;
         Ok(Allowance { budget: self.clone(), extra: 0 })
     }
@@ -99,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_small_budget_admits_fewer() {
-        assert_eq!(Budget::new(3 * FRAME_COST, 1000).limit(), 3);
-        assert_eq!(Budget::new(0, 1000).limit(), 1);
+        assert_eq!(Budget::new(3 * FRAME_COST, 1000).limit, 3);
+        assert_eq!(Budget::new(0, 1000).limit, 1);
     }
 }

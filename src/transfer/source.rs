@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use futures_util::future::{BoxFuture, select_all};
 use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, select_all};
 
 use super::TransferError;
 use crate::access::Source;
