@@ -154,11 +154,11 @@ where
                 break (close.reason, Some(close));
             }
         };
+        let agents: Vec<_> = self.sessions.iter().map(|session| session.name.to_string()).collect();
         self.end();
         self.agents.metrics.connections.with_label_values(&[kind]).dec();
         let label = close.as_ref().map_or("lost".to_owned(), |close| close.code.to_string());
         self.agents.metrics.connections_ended.with_label_values(&[&label]).inc();
-        let agents: Vec<_> = self.sessions.iter().map(|session| session.name.as_str()).collect();
         tracing::info!(connection = %self.id, kind, ?agents, reason, "an agent's connection ended");
         if let Some(close) = close {
             self.say_goodbye(close).await;
@@ -347,6 +347,7 @@ where
         for session in &self.sessions {
             self.agents.registry.detach(&session.agent, self.id);
         }
+        self.end_sessions(|_| true);
         let left = self.mailbox.shut();
         for read in left.reads {
             read.answer.finish(ReadEnd::Disconnected);

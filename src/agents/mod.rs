@@ -29,7 +29,9 @@ pub use slots::{Slot, SlotRequest, Slots};
 
 use crate::clock::Clock;
 use crate::metrics::Metrics;
+use crate::protocol::frames::BlobErrorCode;
 use crate::protocol::{AgentName, Principal, SessionId};
+use crate::read::Violation;
 
 /// A control session that an agent holds on a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,4 +81,26 @@ pub struct Agents {
     pub timing: Timing,
     /// Closes every connection with 1012.
     pub stop: CancellationToken,
+}
+
+impl Agents {
+    /// Every series of the agents' metrics exists from the start.
+    pub fn touch_metrics(metrics: &Metrics) {
+        for kind in [Kind::Control, Kind::Data] {
+            let _ = metrics.connections.with_label_values(&[kind.name()]);
+        }
+        for violation in Violation::ALL {
+            let _ = metrics.violations.with_label_values(&[violation.rule()]);
+        }
+        let codes = BlobErrorCode::ALL.map(BlobErrorCode::code);
+        for how in codes.into_iter().chain(["complete", "cancelled", "disconnected", "violation"]) {
+            let _ = metrics.reads_ended.with_label_values(&[how]);
+        }
+        for reason in ["lost", "1000", "1008", "1011", "1012", "4001", "4009"] {
+            let _ = metrics.connections_ended.with_label_values(&[reason]);
+        }
+        for outcome in ["created", "unauthorized", "token_expired", "token_unbound", "forbidden"] {
+            let _ = metrics.sessions.with_label_values(&[outcome]);
+        }
+    }
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
+use dashmap::{DashMap, DashSet};
 use tokio::sync::Notify;
 
 use super::mailbox::Mailbox;
 use super::slots::Slots;
 use crate::metrics::Metrics;
-use crate::protocol::{AgentName, Principal};
+use crate::protocol::{AgentName, Principal, SessionId};
 
 /// One connection, never used again: a late close of an old connection cannot remove a newer one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -80,6 +80,7 @@ struct Presence {
 pub struct Registry {
     agents: DashMap<Principal, Presence>,
     waiting: DashMap<Principal, Arc<Notify>>,
+    sessions: DashSet<SessionId>,
     next: AtomicU64,
     metrics: Arc<Metrics>,
 }
@@ -87,7 +88,13 @@ pub struct Registry {
 impl Registry {
     /// Nobody is connected.
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { agents: DashMap::new(), waiting: DashMap::new(), next: AtomicU64::new(1), metrics }
+        Self {
+            agents: DashMap::new(),
+            waiting: DashMap::new(),
+            sessions: DashSet::new(),
+            next: AtomicU64::new(1),
+            metrics,
+        }
     }
 
     /// An id for a new connection.
@@ -182,6 +189,19 @@ impl Registry {
     /// One agent, if it is connected.
     pub fn get(&self, agent: &Principal) -> Option<Online> {
         self.agents.get(agent).map(|presence| online(agent, &presence))
+    }
+
+    /// Whether this is a control session of some connection.
+    pub fn is_session(&self, session: &SessionId) -> bool {
+        self.sessions.contains(session)
+    }
+
+    pub(super) fn open_session(&self, session: &SessionId) {
+        self.sessions.insert(session.clone());
+    }
+
+    pub(super) fn end_session(&self, session: &SessionId) {
+        self.sessions.remove(session);
     }
 
     fn wake(&self, agent: &Principal) {

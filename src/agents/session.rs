@@ -120,6 +120,7 @@ where
         };
         if let Some(place) = place {
             let ended = self.sessions.remove(place);
+            self.agents.registry.end_session(&ended.id);
             self.leave(&ended.agent);
             if self.sessions.is_empty() {
                 self.session_due = Some(Instant::now() + self.agents.timing.handshake_timeout);
@@ -129,7 +130,7 @@ where
 
     /// A newer connection of this agent took over: its reads move there, and a connection without sessions closes.
     pub(super) fn on_superseded(&mut self, agent: &Principal) {
-        self.sessions.retain(|session| session.agent != *agent);
+        self.end_sessions(|session| session.agent == *agent);
         self.end_reads(agent);
         if self.sessions.is_empty() && self.pending.is_empty() {
             self.closing = Some(Close::SUPERSEDED);
@@ -145,11 +146,20 @@ where
         let connection = (self.id, self.kind, &self.mailbox);
         self.slots = Some(self.agents.registry.attach(&agent, &name, connection, self.slots.take(), now));
         let session = OpenSession { id: session_id(), agent, name };
-        self.sessions.retain(|open| open.agent != session.agent || open.name != session.name);
+        self.end_sessions(|open| open.agent == session.agent && open.name == session.name);
+        if self.kind == Kind::Control {
+            self.agents.registry.open_session(&session.id);
+        }
         self.sessions.push(session.clone());
         self.session_due = None;
         self.refused_at = None;
         session
+    }
+
+    pub(super) fn end_sessions(&mut self, ends: impl Fn(&OpenSession) -> bool) {
+        for session in self.sessions.extract_if(.., |session| ends(session)) {
+            self.agents.registry.end_session(&session.id);
+        }
     }
 
     fn leave(&mut self, agent: &Principal) {

@@ -35,6 +35,11 @@ impl Budget {
         Arc::new(Self { transfers: AtomicUsize::new(0), limit, shared: AtomicUsize::new(0), shared_total })
     }
 
+    /// How many transfers may run at once.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Admits a transfer, with one frame.
     pub fn admit(self: &Arc<Self>) -> Result<Allowance, TransferError> {
         (self.transfers)
@@ -92,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_small_budget_admits_fewer() {
-        assert_eq!(Budget::new(3 * FRAME_COST, 1000).limit, 3);
-        assert_eq!(Budget::new(0, 1000).limit, 1);
+        assert_eq!(Budget::new(3 * FRAME_COST, 1000).limit(), 3);
+        assert_eq!(Budget::new(0, 1000).limit(), 1);
     }
 }

@@ -32,6 +32,9 @@ const TURN: Duration = Duration::from_secs(1);
 /// The pauses after `too_many_reads`.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
+/// Why remaining bytes are asked for again, as metrics name it.
+pub const RESUMES: [&str; 6] = ["disconnected", "stalled", "too_many_reads", "retry", "next_source", "hash_mismatch"];
+
 /// One range of a blob on its way to a cursor.
 pub struct Feed {
     transfers: Arc<Transfers>,

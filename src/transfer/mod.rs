@@ -67,6 +67,12 @@ pub struct Transfers {
 impl Transfers {
     /// No transfer runs. Feeds run on `tracker`.
     pub fn new(agents: Arc<Agents>, limits: Limits, tracker: TaskTracker) -> Arc<Self> {
+        for outcome in TransferError::OUTCOMES {
+            let _ = agents.metrics.transfers_ended.with_label_values(&[outcome]);
+        }
+        for reason in feed::RESUMES {
+            let _ = agents.metrics.resumes.with_label_values(&[reason]);
+        }
         Arc::new(Self {
             budget: Budget::new(limits.memory_budget, limits.max_transfers),
             limits,
@@ -129,6 +135,11 @@ impl Transfers {
         let mut running: Vec<_> = self.running.iter().map(|entry| entry.value().clone()).collect();
         running.sort_by_key(|live| live.id);
         running
+    }
+
+    /// How many may run at once.
+    pub fn limit(&self) -> usize {
+        self.budget.limit()
     }
 
     /// Ends a transfer; its response is cut. Whether there was one.
