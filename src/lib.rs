@@ -5,11 +5,15 @@ pub mod protocol;
 pub mod clock;
 pub mod metrics;
 
+pub mod store;
+
 pub mod identity;
 
 pub mod access;
 
 pub mod agents;
+
+pub mod sets;
 
 pub mod http;
 

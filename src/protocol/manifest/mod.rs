@@ -1,6 +1,6 @@
 //! The manifest of an artifact set (specification section 1), as values that already passed the strict reader.
 
-use super::Sha256;
+use super::{Sha256, TaskId};
 
 /// A manifest, valid by every rule of the strict reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Manifest {
     /// `producer.agent`.
     pub producer_agent: String,
     /// `producer.task`.
-    pub producer_task: Option<String>,
+    pub producer_task: Option<TaskId>,
     /// In the manifest's own order.
     pub entries: Vec<Entry>,
     /// The set's own locations, used by entries that have none.
@@ -82,4 +82,23 @@ pub enum LocationKind {
     Robutler,
     /// `agent`: the producer's own outbound connection.
     Relay,
+    /// A kind that the specification does not name.
+    Other(String),
 }
+
+impl LocationKind {
+    /// The kind on the wire.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Https => "https",
+            Self::Oci => "oci",
+            Self::S3 => "s3",
+            Self::Robutler => "robutler",
+            Self::Relay => "relay",
+            Self::Other(name) => name,
+        }
+    }
+}
+
+mod stand_in;
+pub use stand_in::*;
