@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Serialize;
 
 use crate::identity::TokenError;
+use crate::store::StoreError;
 
 /// An answer that is not what was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -176,6 +177,18 @@ impl Problem {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));
         }
         headers
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        if error.is_unavailable() {
+            tracing::warn!(%error, "a request fails for want of the database");
+            Self::Unavailable
+        } else {
+            tracing::error!(%error, "a request fails by a defect");
+            Self::Internal
+        }
     }
 }
 

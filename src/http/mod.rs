@@ -6,22 +6,33 @@
 pub mod auth;
 pub mod error;
 pub mod json;
+pub mod native;
+pub mod operator;
 pub mod ops;
 pub mod server;
 mod socket;
 pub mod trace;
 
+use std::fmt;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware;
 
+use crate::access::Access;
 use crate::clock::Clock;
+use crate::config::PublicUrl;
 use crate::identity::Tokens;
 use crate::metrics::Metrics;
+use crate::protocol::Principal;
+use crate::sets::Sets;
+use crate::store::Store;
+
+/// Whether an agent is connected.
+pub type Online = Arc<dyn Fn(&Principal) -> bool + Send + Sync>;
 
 /// What handlers share. Cloned for every request, so everything in it is cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct AppState {
     /// Verifies tokens.
     pub tokens: Tokens,
@@ -29,11 +40,27 @@ pub struct AppState {
     pub clock: Clock,
     /// What an operator can count.
     pub metrics: Arc<Metrics>,
+    /// The base of every URL handed out.
+    pub public_url: Arc<PublicUrl>,
+    /// What the operator's face writes.
+    pub store: Store,
+    /// Who may read what.
+    pub access: Access,
+    /// What there is to read.
+    pub sets: Sets,
+    /// Who is connected.
+    pub online: Online,
+}
+
+impl fmt::Debug for AppState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AppState").field("public_url", &self.public_url).finish_non_exhaustive()
+    }
 }
 
 /// Everything that the public listener serves.
 pub fn router(state: AppState) -> Router {
-    complete(Router::new(), state)
+    complete(operator::routes().merge(native::routes()), state)
 }
 
 /// Gives `routes` what all routes have: answers to unknown paths and methods, a log line and a count for each request.
