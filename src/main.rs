@@ -41,7 +41,8 @@ fn run(command: Command) -> anyhow::Result<()> {
             block_on(app::check(start(args.config)?))?;
             print("the settings are good\n")
         }
-        Command::Demo(_) | Command::Agent(_) | Command::Migrate(_) => {
+        Command::Migrate(args) => block_on(app::migrate(start(args.config)?)),
+        Command::Demo(_) | Command::Agent(_) => {
             anyhow::bail!("this build has no such command (use another version)")
         }
     }

@@ -137,6 +137,26 @@ fn settings_that_cannot_work_are_one_line_and_exit_code_1() {
 }
 
 #[test]
+fn check_changes_nothing_and_migrate_makes_the_database() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = ["--data-dir", "a:b c?d%20#"];
+    let output = run(dir.path(), &[&["check"], &data[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    for command in ["migrate", "migrate", "check"] {
+        let output = run(dir.path(), &[&[command], &data[..]].concat());
+        assert!(output.status.success(), "{command}: {}", text(&output.stderr));
+        assert!(dir.path().join(data[1]).join("sluice.db").exists());
+    }
+    let line = failure(&run(dir.path(), &["migrate", "--data-dir", "/proc/sluice"]), 1);
+    assert!(line.contains("--data-dir"), "{line}");
+    std::fs::write(dir.path().join("other.db"), "this is not a database, but it is long enough to be looked at")
+        .unwrap();
+    let line = failure(&run(dir.path(), &["check", "--database-url", "sqlite://other.db"]), 1);
+    assert!(line.contains("other.db"), "{line}");
+}
+
+#[test]
 fn a_port_that_is_taken_names_its_setting() {
     let dir = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -131,10 +131,8 @@ impl Settings {
     /// Fills in the defaults and judges what depends on more than one value.
     pub fn resolve(layer: Layer) -> Result<Self, ConfigError> {
         let data_dir = layer.data_dir.unwrap_or_else(|| "./sluice-data".into());
-        let database_url = match layer.database_url {
-            Some(url) => url,
-            None => DatabaseUrl::from(format!("sqlite://{}", data_dir.join("sluice.db").display())),
-        };
+        let database_url =
+            layer.database_url.unwrap_or_else(|| DatabaseUrl::of_sqlite_file(&data_dir.join("sluice.db")));
         database_url.check().map_err(|e| refused("database-url", e.to_string()))?;
         let memory_budget = layer.memory_budget.map_or(512 << 20, Size::bytes);
         let max_connections = positive("max-connections", layer.max_connections.unwrap_or(16_384))?;

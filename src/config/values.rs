@@ -1,12 +1,19 @@
 //! Settings that are more than a word: durations, sizes and URLs, as people write them.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use http::Uri;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use serde::{Deserialize, Deserializer, de};
+
+/// What a path in a URL holds as it is (RFC 3986 section 2.3), and what separates its segments.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
 /// A value breaks the rule of its kind. The text says what is accepted and never repeats the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -174,6 +181,18 @@ impl DatabaseUrl {
         &self.0
     }
 
+    /// The URL of a SQLite file, whatever characters its path holds.
+    pub fn of_sqlite_file(file: &Path) -> Self {
+        Self(format!("sqlite://{}", percent_encode(file.as_os_str().as_bytes(), PATH)))
+    }
+
+    /// The file of a SQLite database.
+    pub fn sqlite_file(&self) -> Option<PathBuf> {
+        let file = self.0.strip_prefix("sqlite://").or_else(|| self.0.strip_prefix("sqlite:"))?;
+        let file = file.split('?').next().unwrap_or_default();
+        Some(OsString::from_vec(percent_decode_str(file).collect()).into())
+    }
+
     /// Whether the text names a kind of database that there is.
     pub fn check(&self) -> Result<(), InvalidValue> {
         let known = ["postgres://", "postgresql://", "sqlite:"];
@@ -310,6 +329,15 @@ mod tests {
         for unknown in ["", "mysql://h/d", "x.db", "postgres://"] {
             assert!(DatabaseUrl::from(unknown).check().is_err(), "{unknown}");
         }
+    }
+
+    #[test]
+    fn a_sqlite_file_may_have_any_path() {
+        for path in ["./sluice-data/sluice.db", "/srv/s/sluice.db", "a:b/c d?e#f%20/ü.db"] {
+            let url = DatabaseUrl::of_sqlite_file(Path::new(path));
+            assert_eq!(url.sqlite_file().as_deref(), Some(Path::new(path)), "{url}");
+        }
+        assert_eq!(DatabaseUrl::from("postgres://h/d").sqlite_file(), None);
     }
 
     proptest! {

@@ -12,11 +12,11 @@ use super::auth::Reader;
 use super::download::{self, Content, Representation};
 use super::error::Problem;
 use super::json::PathOf;
+use super::native::MANIFEST_TYPE;
 use crate::access::{BlobAnswer, BlobRequest};
 use crate::protocol::{AgentName, Sha256};
 
 const OCTET_STREAM: &str = "application/octet-stream";
-const MANIFEST: &str = "application/vnd.webagents.artifact-set+json";
 
 /// The three routes that name a blob by its hash.
 pub fn routes() -> Router<AppState> {
@@ -69,18 +69,14 @@ async fn blob(
     headers: &HeaderMap,
 ) -> Result<Response, Problem> {
     let task = headers.get("artifact-task").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-    let request = BlobRequest {
-        agent: agent.as_ref(),
-        sha256: &sha256,
-        task: task.as_deref(),
-        require_task: state.require_task,
-    };
+    let request =
+        BlobRequest { agent: agent.as_ref(), sha256: &sha256, task: task.as_deref(), require_task: state.require_task };
     let (media_type, content) = match state.access.blob(&caller, request).await? {
         BlobAnswer::NotFound => return Err(Problem::NotFound),
         BlobAnswer::TaskRequired => return Err(Problem::TaskRequired),
         BlobAnswer::TaskMismatch => return Err(Problem::TaskMismatch),
         BlobAnswer::Blob(readable) => (OCTET_STREAM, Content::Remote(readable)),
-        BlobAnswer::Manifest(bytes) => (MANIFEST, Content::Here(sha256, bytes)),
+        BlobAnswer::Manifest(bytes) => (MANIFEST_TYPE, Content::Here(sha256, bytes)),
     };
     let representation = Representation { name: sha256.to_hex(), media_type: media_type.to_owned(), content };
     download::serve(&state, &caller, method, headers, representation).await

@@ -48,7 +48,8 @@ pub async fn connect(
     headers: HeaderMap,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
-    let upgrade = upgrade.map_err(|_| Problem::BadRequest("this route is for WebSocket upgrades over HTTP/1.1".into()))?;
+    let upgrade =
+        upgrade.map_err(|_| Problem::BadRequest("this route is for WebSocket upgrades over HTTP/1.1".into()))?;
     let marked = headers.get("uamp-connection").is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"data"));
     let kind = if marked || query.conn.as_deref() == Some("data") { Kind::Data } else { Kind::Control };
     let credential = auth::bearer(&headers).or(query.token.as_deref()).map(Credential::new);
@@ -119,10 +120,9 @@ impl Sink<Message> for Socket {
             Message::Binary(bytes) => ws::Message::Binary(bytes),
             Message::Ping(bytes) => ws::Message::Ping(bytes),
             Message::Pong(bytes) => ws::Message::Pong(bytes),
-            Message::Close(close) => ws::Message::Close(close.map(|Close { code, reason }| ws::CloseFrame {
-                code,
-                reason: reason.into(),
-            })),
+            Message::Close(close) => {
+                ws::Message::Close(close.map(|Close { code, reason }| ws::CloseFrame { code, reason: reason.into() }))
+            }
         })
     }
 

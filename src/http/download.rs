@@ -179,10 +179,7 @@ impl http_body::Body for Transferred {
     type Data = Bytes;
     type Error = TransferError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, TransferError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, TransferError>>> {
         self.0.poll_next(cx).map(|next| next.map(|piece| piece.map(Frame::data)))
     }
 

@@ -12,6 +12,7 @@ use super::AppState;
 use super::auth::Operator;
 use super::error::Problem;
 use super::json::PathOf;
+use crate::clock::rfc3339;
 use crate::protocol::{Principal, Sha256};
 use crate::transfer::{Live, TransferId};
 
@@ -52,7 +53,7 @@ impl Transfer {
             end: live.range.end,
             sent_bytes: live.sent(),
             state: live.state().name(),
-            started_at: crate::protocol::timestamp::format(live.since),
+            started_at: rfc3339(live.since),
         }
     }
 }
