@@ -237,7 +237,7 @@ fn make_data_dir(dir: &Path) -> anyhow::Result<()> {
 }
 
 /// A token that is cancelled by the first SIGINT or SIGTERM.
-fn stop_on_signals() -> anyhow::Result<CancellationToken> {
+pub fn stop_on_signals() -> anyhow::Result<CancellationToken> {
     let stop = CancellationToken::new();
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
