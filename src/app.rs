@@ -1,15 +1,19 @@
 //! The gateway as a whole: builds the parts, wires them, and drains them.
 
 use std::fs::DirBuilder;
+use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
+use crate::agents::{Agents, Gate, Registry, Timing};
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::http::ops::{self, Hosts, Ops, Probe};
@@ -17,13 +21,19 @@ use crate::http::server::{self, Limits, Listener};
 use crate::http::{self, AppState};
 use crate::identity::Tokens;
 use crate::metrics::Metrics;
-use crate::sets::{SetLimits, Sets};
+use crate::sets::{IsOpen, SetLimits, Sets};
 use crate::store::{OpenError, Store, StoreOptions};
+use crate::transfer::{self, Transfers};
 
 /// Connections at once on the operator's listener.
 const OPS_CONNECTIONS: usize = 256;
 /// What the answers of [`Access`] may take.
 const ACCESS_BYTES: u64 = 64 << 20;
+
+/// How long connections may take to end after the grace period.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Between two looks at the database.
+const DATABASE_CHECK: Duration = Duration::from_secs(5);
 
 /// Runs the gateway until SIGINT or SIGTERM, then drains it.
 ///
@@ -31,56 +41,157 @@ const ACCESS_BYTES: u64 = 64 << 20;
 /// When a part cannot be started. What fails later is logged where it happens.
 pub async fn run(settings: Settings) -> anyhow::Result<()> {
     let stop = stop_on_signals()?;
-    let clock = Clock::system();
-    let metrics = Arc::new(Metrics::new().context("cannot register the metrics")?);
-    let public = Listener::bind(settings.listen, "listen").await?;
-    let operators = Listener::bind(settings.ops_listen, "ops-listen").await?;
-    make_data_dir(&settings.data_dir)?;
-    let tokens = Tokens::open(&settings.token_secret_file)?;
-    let store = open_store(&settings, true).await?;
-
-    let probed = store.clone();
-    let database: Probe = Arc::new(move || {
-        let store = probed.clone();
-        Box::pin(async move { store.ping().await.is_ok() })
-    });
-    let hosts = Hosts::new(operators.address(), settings.ops_allow_host.clone());
-    let ops = Ops { metrics: metrics.clone(), draining: stop.clone(), database, hosts };
-    let state = AppState {
-        tokens,
-        clock,
-        metrics: metrics.clone(),
-        public_url: Arc::new(settings.public_url(public.address())),
-        access: Access::new(store.clone(), ACCESS_BYTES),
-        sets: Sets::new(store.clone(), metrics, SetLimits::default(), Arc::new(|_| false), stop.clone()),
-        store: store.clone(),
-        online: Arc::new(|_| false),
-    };
-    let limits = Limits {
-        connections: settings.max_connections,
-        head: server::HEAD_TIMEOUT,
-        stall: settings.stall_timeout,
-        grace: settings.shutdown_grace,
-    };
-    tracing::info!(
-        listen = %public.address(),
-        ops_listen = %operators.address(),
-        public_url = %state.public_url,
-        database = %settings.database_url,
-        "serving"
-    );
-
-    // The operator's listener stays while the public one drains: that is when it is looked at.
-    let drained = CancellationToken::new();
-    let serving = async {
-        server::serve(public, http::router(state), limits, stop).await;
-        drained.cancel();
-    };
-    let ops_limits = Limits { connections: OPS_CONNECTIONS, ..limits };
-    tokio::join!(serving, server::serve(operators, ops::router(ops), ops_limits, drained.clone()));
-    store.close().await;
-    tracing::info!("stopped");
+    Gateway::start(settings, Clock::system()).await?.run(stop).await;
     Ok(())
+}
+
+/// A gateway with everything built and both listeners bound.
+pub struct Gateway {
+    settings: Settings,
+    state: AppState,
+    public: Listener,
+    operators: Listener,
+    /// Cancelled when the gateway begins to drain.
+    draining: CancellationToken,
+}
+
+impl Gateway {
+    /// Builds the parts and binds the listeners. Nobody is served yet.
+    ///
+    /// # Errors
+    /// Names the part that cannot be started and the setting that it depends on.
+    pub async fn start(settings: Settings, clock: Clock) -> anyhow::Result<Self> {
+        let metrics = Arc::new(Metrics::new().context("cannot register the metrics")?);
+        Agents::touch_metrics(&metrics);
+        let public = Listener::bind(settings.listen, "listen").await?;
+        let operators = Listener::bind(settings.ops_listen, "ops-listen").await?;
+        make_data_dir(&settings.data_dir)?;
+        let tokens = Tokens::open(&settings.token_secret_file)?;
+        let store = open_store(&settings, true).await?;
+        let draining = CancellationToken::new();
+        let tracker = TaskTracker::new();
+        let agents = Arc::new(Agents {
+            registry: Registry::new(metrics.clone()),
+            gate: Gate::new(tokens.clone(), store.clone(), clock.clone()),
+            metrics: metrics.clone(),
+            clock: clock.clone(),
+            timing: Timing {
+                ping_interval: settings.ping_interval,
+                ping_timeout: settings.ping_timeout,
+                handshake_timeout: settings.handshake_timeout,
+            },
+            stop: CancellationToken::new(),
+        });
+        let limits = transfer::Limits {
+            resume_window: settings.resume_window,
+            agent_wait: settings.agent_wait,
+            read_timeout: settings.read_timeout,
+            memory_budget: settings.memory_budget,
+            max_transfers: settings.max_transfers,
+        };
+        let registry = Arc::clone(&agents);
+        let is_open: IsOpen = Arc::new(move |session| registry.registry.is_session(session));
+        let state = AppState {
+            tokens,
+            clock,
+            metrics: metrics.clone(),
+            public_url: Arc::new(settings.public_url(public.address())),
+            require_task: settings.require_task,
+            access: Access::new(store.clone(), ACCESS_BYTES),
+            sets: Sets::new(store.clone(), metrics, SetLimits::default(), is_open, draining.clone()),
+            store,
+            transfers: Transfers::new(Arc::clone(&agents), limits, tracker.clone()),
+            agents,
+            tracker,
+        };
+        Ok(Self { settings, state, public, operators, draining })
+    }
+
+    /// Where the public listener is bound.
+    pub fn address(&self) -> SocketAddr {
+        self.public.address()
+    }
+
+    /// Where the operator's listener is bound.
+    pub fn ops_address(&self) -> SocketAddr {
+        self.operators.address()
+    }
+
+    /// What the routes share.
+    pub fn state(&self) -> &AppState {
+        &self.state
+    }
+
+    /// Serves until `stop` is cancelled. Then it is not ready any more, accepts nothing, lets bodies finish up to the
+    /// grace period, closes the agents' connections with 1012, and returns.
+    pub async fn run(self, stop: CancellationToken) {
+        let Self { settings, state, public, operators, draining } = self;
+        tracing::info!(
+            listen = %public.address(),
+            ops_listen = %operators.address(),
+            public_url = %state.public_url,
+            database = %settings.database_url,
+            "serving"
+        );
+        let limits = Limits {
+            connections: settings.max_connections,
+            head: server::HEAD_TIMEOUT,
+            stall: settings.stall_timeout,
+            grace: settings.shutdown_grace,
+        };
+        let ops = Ops {
+            metrics: state.metrics.clone(),
+            draining: draining.clone(),
+            database: probe(state.store.clone()),
+            hosts: Hosts::new(operators.address(), settings.ops_allow_host.clone()),
+        };
+        let drained = CancellationToken::new();
+        let signal = async {
+            stop.cancelled().await;
+            draining.cancel();
+        };
+        let serving = async {
+            server::serve(public, http::router(state.clone()), limits, draining.clone()).await;
+            state.agents.stop.cancel();
+            state.tracker.close();
+            if tokio::time::timeout(CLOSE_TIMEOUT, state.tracker.wait()).await.is_err() {
+                tracing::warn!(tasks = state.tracker.len(), "tasks were still running at the end");
+            }
+            drained.cancel();
+        };
+        // The operator's listener stays while the public one drains: that is when it is looked at.
+        let ops_limits = Limits { connections: OPS_CONNECTIONS, ..limits };
+        let operating = server::serve(operators, ops::router(ops), ops_limits, drained.clone());
+        tokio::join!(signal, serving, operating, watch_database(&state, &draining));
+        state.store.close().await;
+        tracing::info!("stopped");
+    }
+}
+
+/// Whether the database answers, for readiness.
+fn probe(store: Store) -> Probe {
+    Arc::new(move || {
+        let store = store.clone();
+        Box::pin(async move { store.ping().await.is_ok() })
+    })
+}
+
+/// Keeps the metric of the database's state true, and tells the log when it changes.
+async fn watch_database(state: &AppState, until: &CancellationToken) {
+    let mut known = None;
+    let watching = async {
+        loop {
+            let up = state.store.ping().await.is_ok();
+            state.metrics.database_up.set(i64::from(up));
+            match (known.replace(up), up) {
+                (None | Some(true), false) => tracing::error!("the database does not answer"),
+                (Some(false), true) => tracing::info!("the database answers again"),
+                _ => {}
+            }
+            tokio::time::sleep(DATABASE_CHECK).await;
+        }
+    };
+    let _ = until.run_until_cancelled(watching).await;
 }
 
 /// Brings the database to this version's schema.

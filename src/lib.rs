@@ -2,6 +2,8 @@
 
 pub mod protocol;
 
+pub mod read;
+
 pub mod clock;
 pub mod metrics;
 
@@ -12,6 +14,8 @@ pub mod identity;
 pub mod access;
 
 pub mod agents;
+
+pub mod transfer;
 
 pub mod sets;
 

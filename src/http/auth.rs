@@ -48,7 +48,7 @@ pub fn authenticate(headers: &HeaderMap, state: &AppState) -> Result<Identity, P
 
 /// The token of the request's one `Authorization: Bearer` (RFC 6750 section 2.1; the scheme's case does not matter,
 /// RFC 9110 section 11.1). Two such headers are none: it is anyone's guess which of them a proxy looked at.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut all = headers.get_all(AUTHORIZATION).iter();
     let (Some(value), None) = (all.next(), all.next()) else { return None };
     let (scheme, token) = value.to_str().ok()?.split_once(' ')?;

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::identity::TokenError;
 use crate::store::StoreError;
+use crate::transfer::TransferError;
 
 /// An answer that is not what was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -177,6 +178,20 @@ impl Problem {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds.max(1)));
         }
         headers
+    }
+}
+
+/// What a transfer's failure is for a reader who has not been sent a byte. Afterwards it cuts the response.
+impl From<TransferError> for Problem {
+    fn from(error: TransferError) -> Self {
+        match error {
+            TransferError::AgentOffline => Self::AgentOffline { retry_after: SOON },
+            TransferError::AgentFailed => Self::AgentFailed,
+            TransferError::HashMismatch => Self::HashMismatch,
+            TransferError::BlobGone => Self::BlobGone,
+            TransferError::TooManyTransfers { limit } => Self::TooManyTransfers { limit, retry_after: SOON },
+            TransferError::Cancelled => Self::Unavailable,
+        }
     }
 }
 

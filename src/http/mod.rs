@@ -4,6 +4,9 @@
 //! answers, and each face has a file of its own. No face looks at another's types.
 
 pub mod auth;
+pub mod blobs;
+pub mod connect;
+pub mod download;
 pub mod error;
 pub mod json;
 pub mod native;
@@ -12,24 +15,25 @@ pub mod ops;
 pub mod server;
 mod socket;
 pub mod trace;
+pub mod transfers;
 
 use std::fmt;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware;
+use axum::routing::get;
+use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
+use crate::agents::Agents;
 use crate::clock::Clock;
 use crate::config::PublicUrl;
 use crate::identity::Tokens;
 use crate::metrics::Metrics;
-use crate::protocol::Principal;
 use crate::sets::Sets;
 use crate::store::Store;
-
-/// Whether an agent is connected.
-pub type Online = Arc<dyn Fn(&Principal) -> bool + Send + Sync>;
+use crate::transfer::Transfers;
 
 /// What handlers share. Cloned for every request, so everything in it is cheap to clone.
 #[derive(Clone)]
@@ -48,8 +52,14 @@ pub struct AppState {
     pub access: Access,
     /// What there is to read.
     pub sets: Sets,
+    /// Whether the `Artifact-Task` header is required for sets that name a task.
+    pub require_task: bool,
     /// Who is connected.
-    pub online: Online,
+    pub agents: Arc<Agents>,
+    /// What is read.
+    pub transfers: Arc<Transfers>,
+    /// Where tasks run that shutdown waits for.
+    pub tracker: TaskTracker,
 }
 
 impl fmt::Debug for AppState {
@@ -60,7 +70,13 @@ impl fmt::Debug for AppState {
 
 /// Everything that the public listener serves.
 pub fn router(state: AppState) -> Router {
-    complete(operator::routes().merge(native::routes()), state)
+    let routes = Router::new()
+        .route("/ws", get(connect::connect))
+        .merge(operator::routes())
+        .merge(transfers::routes())
+        .merge(native::routes())
+        .merge(blobs::routes());
+    complete(routes, state)
 }
 
 /// Gives `routes` what all routes have: answers to unknown paths and methods, a log line and a count for each request.

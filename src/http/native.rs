@@ -1,17 +1,16 @@
-//! The readers' own face: a chat's sets and what is in them. Bytes of files leave elsewhere.
+//! The readers' own face: a chat's sets, what is in them, and their files by path.
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::get;
 use axum::{Json, Router};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderMap, Method};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use super::AppState;
 use super::auth::Reader;
+use super::download::{self, Content, Representation};
 use super::error::Problem;
 use super::json::{PathOf, QueryOf};
 use crate::identity::Caller;
@@ -38,6 +37,7 @@ pub fn routes() -> Router<AppState> {
         .route("/v1/chats/{chat}/sets", get(sets))
         .route("/v1/chats/{chat}/sets/{set}", get(manifest))
         .route("/v1/chats/{chat}/sets/{set}/entries", get(entries))
+        .route("/v1/chats/{chat}/sets/{set}/files/{*path}", get(file))
 }
 
 /// A page of a list. The cursor is read by the handler, after it is clear that the caller may see the list.
@@ -70,7 +70,7 @@ async fn sets(
     let limit = page.limit.unwrap_or(SETS_PAGE_DEFAULT).clamp(1, SETS_PAGE);
     let mut list = state.sets.list(&chat, page.cursor()?, limit).await?;
     for set in &mut list.sets {
-        set.online = (state.online)(&set.principal);
+        set.online = state.agents.registry.is_online(&set.principal);
     }
     Ok(Json(list))
 }
@@ -78,18 +78,32 @@ async fn sets(
 async fn manifest(
     Reader(caller): Reader,
     State(state): State<AppState>,
+    method: Method,
     PathOf((chat, set)): PathOf<(ChatId, Sha256)>,
+    headers: HeaderMap,
 ) -> Result<Response, Problem> {
     participant(&state, &caller, &chat).await?;
     let bytes = state.sets.manifest(&chat, &set).await?.ok_or(Problem::NotFound)?;
-    let headers = [
-        (CONTENT_TYPE, MANIFEST_TYPE.to_owned()),
-        (ETAG, format!("\"sha256-{set}\"")),
-        (http::HeaderName::from_static("repr-digest"), format!("sha-256=:{}:", STANDARD.encode(set.0))),
-        (CACHE_CONTROL, "private, no-transform".to_owned()),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
-    ];
-    Ok((headers, bytes).into_response())
+    let name = format!("{set}.json");
+    let representation =
+        Representation { name, media_type: MANIFEST_TYPE.to_owned(), content: Content::Here(set, bytes) };
+    download::serve(&state, &caller, &method, &headers, representation).await
+}
+
+async fn file(
+    Reader(caller): Reader,
+    State(state): State<AppState>,
+    method: Method,
+    PathOf((chat, set, path)): PathOf<(ChatId, Sha256, String)>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let file = state.access.file(&caller, &chat, &set, &path).await?.ok_or(Problem::NotFound)?;
+    let representation = Representation {
+        name: file.path.to_string(),
+        media_type: file.media_type.to_string(),
+        content: Content::Remote(file.readable),
+    };
+    download::serve(&state, &caller, &method, &headers, representation).await
 }
 
 async fn entries(

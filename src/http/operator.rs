@@ -169,7 +169,7 @@ struct AgentView {
 impl AgentView {
     fn of(record: AgentRecord, state: &AppState) -> Self {
         let AgentRecord { name, principal, created_at, last_seen_at } = record;
-        let online = (state.online)(&principal);
+        let online = state.agents.registry.is_online(&principal);
         Self { name, principal, online, created_at: rfc3339(created_at), last_seen_at: rfc3339(last_seen_at) }
     }
 }

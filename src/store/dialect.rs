@@ -1,6 +1,7 @@
 //! What differs between SQLite and Postgres, in one place.
 
 use sqlx::error::DatabaseError;
+use sqlx::postgres::{PgDatabaseError, PgSeverity};
 use sqlx::{AnyConnection, Row as _};
 
 use super::StoreError;
@@ -99,6 +100,8 @@ impl Dialect {
         match self {
             // Primary result codes: BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN.
             Self::Sqlite => code.parse::<u32>().is_ok_and(|code| matches!(code & 0xff, 5 | 6 | 8 | 10 | 13 | 14)),
+            // A fatal refusal ends the connection, or comes instead of one.
+            Self::Postgres if is_fatal(refusal) => true,
             // Classes: connection, read-only after a fail-over, rollback (deadlock), resources (disk full, too many
             // connections), a lock not got in time, operator's intervention (shutdown, statement timeout), I/O.
             Self::Postgres => {
@@ -107,4 +110,9 @@ impl Dialect {
             }
         }
     }
+}
+
+fn is_fatal(refusal: &dyn DatabaseError) -> bool {
+    let refusal = refusal.try_downcast_ref::<PgDatabaseError>();
+    refusal.is_some_and(|refusal| matches!(refusal.severity(), PgSeverity::Fatal | PgSeverity::Panic))
 }
