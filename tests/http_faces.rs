@@ -10,15 +10,13 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
-use sluice::access::Access;
+use sluice::app;
 use sluice::clock::Clock;
+use sluice::config::{Layer, Settings};
 use sluice::http::{AppState, router};
-use sluice::identity::{Caller, Identity, Tokens};
-use sluice::metrics::Metrics;
+use sluice::identity::{Caller, Identity};
 use sluice::protocol::{Entry, EntryKind, Manifest, Principal, Sha256};
-use sluice::sets::{SetLimits, Sets};
-use sluice::store::{NewAnnouncement, Quota, Store, StoreOptions};
-use tokio_util::sync::CancellationToken;
+use sluice::store::{NewAnnouncement, Quota};
 use tower::ServiceExt as _;
 
 const NOW: i64 = 1_800_000_000_000;
@@ -50,22 +48,15 @@ impl Answer {
 impl Gateway {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let url = format!("sqlite://{}", dir.path().join("t.db").display());
-        let clock = Clock::fixed(NOW);
-        let store = Store::open(&url, StoreOptions { clock: clock.clone(), ..StoreOptions::default() }).await.unwrap();
-        let metrics = Arc::new(Metrics::new().unwrap());
-        let nobody = Arc::new(|_: &_| false);
-        let sets = Sets::new(store.clone(), metrics.clone(), SetLimits::default(), nobody, CancellationToken::new());
-        let state = AppState {
-            tokens: Tokens::with_secret(&[7; 32]).unwrap(),
-            clock,
-            metrics,
-            public_url: Arc::new("https://files.example".parse().unwrap()),
-            access: Access::new(store.clone(), 1 << 20),
-            sets,
-            store,
-            online: Arc::new(|agent| agent.as_str() == "agent:on"),
+        let layer = Layer {
+            listen: Some("127.0.0.1:0".parse().unwrap()),
+            ops_listen: Some("127.0.0.1:0".parse().unwrap()),
+            public_url: Some("https://files.example".parse().unwrap()),
+            data_dir: Some(dir.path().to_owned()),
+            ..Layer::default()
         };
+        let built = app::Gateway::start(Settings::resolve(layer).unwrap(), Clock::fixed(NOW)).await.unwrap();
+        let state = built.state().clone();
         Self { router: router(state.clone()), state, _dir: dir }
     }
 
@@ -149,6 +140,7 @@ fn manifest(agent: &str) -> Manifest {
         created_at: NOW,
         expires_at: None,
         producer_agent: format!("https://{agent}.example"),
+        producer_name: None,
         producer_task: None,
         entries: vec![entry("a.txt"), entry("dir/b c?ü.txt")],
         locations: Vec::new(),
@@ -297,7 +289,7 @@ async fn agents_are_listed_and_names_reassigned() {
         json!({
             "name": "a",
             "principal": "agent:on",
-            "online": true,
+            "online": false,
             "created_at": "2027-01-15T08:00:00.000Z",
             "last_seen_at": "2027-01-15T08:00:00.000Z"
         })
@@ -330,7 +322,7 @@ async fn a_participant_sees_the_chats_sets() {
                 "created_at": "2027-01-15T08:00:00.000Z",
                 "expires_at": null,
                 "progress": null,
-                "online": true,
+                "online": false,
                 "entries": 2
             }],
             "next_cursor": null
