@@ -67,7 +67,7 @@ impl Gateway {
         let operators = Listener::bind(settings.ops_listen, "ops-listen").await?;
         make_data_dir(&settings.data_dir)?;
         let tokens = Tokens::open(&settings.token_secret_file)?;
-        let store = open_store(&settings, true).await?;
+        let store = open_store(&settings, true, &clock).await?;
         let draining = CancellationToken::new();
         let tracker = TaskTracker::new();
         let agents = Arc::new(Agents {
@@ -200,7 +200,7 @@ async fn watch_database(state: &AppState, until: &CancellationToken) {
 /// When it cannot be opened or migrated.
 pub async fn migrate(settings: Settings) -> anyhow::Result<()> {
     make_data_dir(&settings.data_dir)?;
-    open_store(&settings, true).await?.close().await;
+    open_store(&settings, true, &Clock::system()).await?.close().await;
     Ok(())
 }
 
@@ -215,7 +215,7 @@ pub async fn check(settings: Settings) -> anyhow::Result<()> {
     if settings.database_url.sqlite_file().is_some_and(|file| !file.exists()) {
         return Ok(());
     }
-    match open_store(&settings, false).await {
+    match open_store(&settings, false, &Clock::system()).await {
         Ok(store) => store.close().await,
         Err(OpenError::Pending { target, pending }) => {
             tracing::warn!(database = target, pending, "the next start, or sluice migrate, will migrate the database");
@@ -225,8 +225,9 @@ pub async fn check(settings: Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn open_store(settings: &Settings, migrate: bool) -> Result<Store, OpenError> {
-    Store::open(settings.database_url.expose(), StoreOptions { migrate, ..StoreOptions::default() }).await
+async fn open_store(settings: &Settings, migrate: bool, clock: &Clock) -> Result<Store, OpenError> {
+    let options = StoreOptions { migrate, clock: clock.clone(), ..StoreOptions::default() };
+    Store::open(settings.database_url.expose(), options).await
 }
 
 /// Nobody else's business: it holds a secret, and the names of everyone's files.

@@ -1,8 +1,8 @@
 //! The built binary, as people run it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io::{BufRead as _, BufReader};
-use std::net::TcpListener;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -157,6 +157,24 @@ fn check_changes_nothing_and_migrate_makes_the_database() {
 }
 
 #[test]
+fn a_flag_wins_over_the_environment_and_that_over_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("sluice.toml"), "token-secret-file = \"from-file\"\n").unwrap();
+    // Too short, so that each is refused by its name.
+    for name in ["from-file", "from-environment", "from-flag"] {
+        std::fs::write(dir.path().join(name), "short").unwrap();
+    }
+    let refused = |flags: &[&str], environment: &[(&str, &str)]| {
+        let mut command = sluice(dir.path(), &[&["check", "--config", "sluice.toml"], flags].concat());
+        failure(&command.envs(environment.iter().copied()).output().unwrap(), 1)
+    };
+    let environment = [("SLUICE_TOKEN_SECRET_FILE", "from-environment")];
+    assert!(refused(&[], &[]).contains("from-file"));
+    assert!(refused(&[], &environment).contains("from-environment"));
+    assert!(refused(&["--token-secret-file", "from-flag"], &environment).contains("from-flag"));
+}
+
+#[test]
 fn a_port_that_is_taken_names_its_setting() {
     let dir = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -188,7 +206,24 @@ fn serve_logs_json_and_stops_on_sigterm_with_exit_code_0() {
         serde_json::from_str::<serde_json::Value>(&line).expect(&line)
     });
     let serving = lines.find(|line| line["message"] == "serving").unwrap();
-    assert!(serving["public_url"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{serving}");
+    let public = serving["public_url"].as_str().unwrap().strip_prefix("http://").unwrap();
+
+    let mut request = TcpStream::connect(public).unwrap();
+    let head = "GET /v1/chats/hunter2/sets?token=hunter2 HTTP/1.1\r\nHost: hunter2\r\nAuthorization: Bearer hunter2\r\n\
+                X-Request-Id: from-the-proxy\r\nConnection: close\r\n\r\n";
+    request.write_all(head.as_bytes()).unwrap();
+    let mut answer = String::new();
+    request.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 401 ") && head.contains("x-request-id: from-the-proxy"), "{head}");
+    let line = lines.find(|line| line["message"] == "request").unwrap();
+    assert!(!line.to_string().contains("hunter2"), "{line}");
+    assert_eq!(line["request_id"], "from-the-proxy");
+    assert_eq!(line["route"], "/v1/chats/{chat}/sets");
+    assert_eq!((line["status"].as_u64(), line["outcome"].as_str()), (Some(401), Some("complete")));
+    assert_eq!(line["size_bytes"], body.len());
+    assert!(line["duration_ms"].is_u64() && line["peer"].is_string(), "{line}");
+
     let killed = Command::new("kill").args(["-TERM", &gateway.0.id().to_string()]).status().unwrap();
     assert!(killed.success());
     assert!(lines.any(|line| line["message"] == "stopped"));
