@@ -10,3 +10,5 @@ pub mod identity;
 pub mod access;
 
 pub mod agents;
+
+pub mod producer;
