@@ -11,9 +11,9 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::registry::{Blob, OpenBlob, Registry};
+use crate::protocol::RequestId;
 use crate::protocol::frames::{BlobEnd, BlobError, BlobErrorCode, BlobRead, ErrorBody};
 use crate::protocol::limits::{CONCURRENT_READS, CREDIT_DEFAULT, CREDIT_MAX, DATA_PAYLOAD, READ_BYTES};
-use crate::protocol::RequestId;
 
 /// Most frames of one read that are read from its file before they are sent: enough to keep a fast reader fed while
 /// the next are read, and 16 MiB over all reads.
@@ -264,3 +264,6 @@ impl Reply {
 fn end_of(request_id: RequestId, offset: u64, length: u64) -> BlobEnd {
     BlobEnd { request_id, offset, length, bytes: length }
 }
+
+#[cfg(test)]
+mod tests;
