@@ -20,11 +20,22 @@ impl Sha256 {
     pub fn to_hex(self) -> String {
         hex::encode(self.0)
     }
+
+    /// Hands the hex to `write` without allocating: a manifest holds hundreds of thousands of digests.
+    fn with_hex<T>(self, write: impl FnOnce(&str) -> T) -> T {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut hex = [0; 64];
+        for (pair, byte) in hex.chunks_exact_mut(2).zip(self.0) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 0xf)];
+        }
+        write(str::from_utf8(&hex).unwrap_or_default()) // hex digits are ASCII
+    }
 }
 
 impl fmt::Display for Sha256 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex::encode(self.0))
+        self.with_hex(|hex| f.write_str(hex))
     }
 }
 
@@ -54,7 +65,7 @@ impl FromStr for Sha256 {
 
 impl Serialize for Sha256 {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        self.with_hex(|hex| serializer.serialize_str(hex))
     }
 }
 
