@@ -16,6 +16,8 @@ use crate::protocol::{SessionId, Sha256, TaskId};
 
 /// How often an application-level ping is sent.
 const PING_EVERY: Duration = Duration::from_secs(55);
+/// Longest delay before there has been a session: with little time allowed for it, most of it should be used.
+const FIRST_RETRY_MAX: Duration = Duration::from_secs(1);
 /// Refusals of a session that pass by themselves.
 const PASSING: [&str; 4] = ["rate_limited", "unavailable", "agent_offline", "timeout"];
 
@@ -49,11 +51,10 @@ pub(super) async fn hold(
         let mut retry_in = agent.options.backoff.delay(failures);
         failures = failures.saturating_add(1);
         if !control.ever_connected {
-            let left = give_up.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(AgentError::NotConnected { waited: agent.options.session_timeout, last: reason });
-            }
-            retry_in = retry_in.min(left);
+            retry_in = retry_in.min(FIRST_RETRY_MAX);
+        }
+        if !control.ever_connected && Instant::now() + retry_in >= give_up {
+            return Err(AgentError::NotConnected { waited: agent.options.session_timeout, last: reason });
         }
         (agent.events)(AgentEvent::Disconnected { reason, retry_in });
         tokio::select! {

@@ -9,7 +9,6 @@ mod backoff;
 mod connection;
 mod control;
 mod data;
-mod draft;
 mod fetch;
 mod folder;
 mod link;

@@ -11,13 +11,14 @@ use std::thread;
 
 use tokio_util::sync::CancellationToken;
 
-use super::draft::ManifestDraft;
 use super::folder::{self, Fingerprint, FolderError, FoundFile};
 use super::registry::{PublishedFile, Registry};
 use super::{AgentEvent, AgentOptions, EventSink, media_type};
 use crate::clock::Clock;
 use crate::protocol::limits::CHUNK_SIZE_DEFAULT;
-use crate::protocol::{AgentName, Chunks, Entry, EntryKind, Hasher, Location, LocationKind, Manifest, TaskId};
+use crate::protocol::{
+    AgentName, Chunks, Entry, EntryKind, Hasher, Location, LocationKind, Manifest, ManifestDraft, ManifestError, TaskId,
+};
 
 /// Most threads that hash at once: more would wait for the disk.
 const HASHERS: usize = 4;
@@ -47,7 +48,7 @@ pub enum PublishError {
     Interrupted,
     /// The manifest breaks a rule.
     #[error("the set cannot be published: {0}; publish a smaller folder")]
-    Manifest(String),
+    Manifest(#[from] ManifestError),
 }
 
 impl PublishError {
@@ -133,13 +134,14 @@ impl Publisher {
         }
         let manifest = ManifestDraft {
             created_at: self.clock.unix_millis(),
+            expires_at: None,
             producer_agent: self.agent_url.clone(),
             producer_task: self.task.as_ref().map(|task| task.as_str().to_owned()),
+            producer_name: Some(self.agent.as_str().to_owned()),
             entries,
             locations: vec![Location { kind: LocationKind::Relay, target: self.agent.as_str().to_owned() }],
         }
-        .finish()
-        .map_err(|error| PublishError::Manifest(error.to_string()))?;
+        .finish()?;
         self.registry.add_manifest(manifest.identity, manifest.canonical.clone());
         (self.events)(AgentEvent::Published {
             sha256: manifest.identity,

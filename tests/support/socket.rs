@@ -93,6 +93,10 @@ impl Drop for AbortOnDrop {
     }
 }
 
+async fn read_to_end(mut stream: impl futures_util::Stream<Item = Result<Message, Error>> + Unpin) {
+    _ = timeout(FAREWELL, async { while let Some(Ok(_)) = stream.next().await {} }).await;
+}
+
 async fn write(mut sink: SplitSink<WebSocketStream<TcpStream>, Message>, mut queue: mpsc::Receiver<Message>) {
     while let Some(message) = queue.recv().await {
         if sink.send(message).await.is_err() {
@@ -123,6 +127,8 @@ impl Read {
 /// What becomes of the connection.
 enum Fate {
     Lives,
+    /// The platform has closed it.
+    Closed,
     /// FIN after everything sent.
     Dies,
     Resets,
@@ -159,41 +165,49 @@ impl Serving {
     ) {
         loop {
             let sendable = !self.outbox.is_empty() || self.reads.iter().any(Read::is_sendable);
-            tokio::select! {
+            let fate = tokio::select! {
                 biased;
-                command = commands.recv() => match command {
-                    Some(Command::Send(message)) => self.outbox.push_back(message),
-                    Some(Command::Close(code)) => {
-                        self.outbox.push_back(Message::Close(Some(CloseFrame { code: code.into(), reason: "".into() })));
-                    }
-                    Some(Command::Cut) | None => return self.reset(writer).await,
-                },
+                command = commands.recv() => self.obey(command),
                 message = stream.next() => match message {
-                    Some(Ok(message)) => if !self.receive(message) {
-                        // Reading on sends the answer to a close frame.
-                        _ = timeout(FAREWELL, async { while let Some(Ok(_)) = stream.next().await {} }).await;
-                        return;
-                    },
+                    Some(Ok(message)) => self.receive(message),
                     Some(Err(_)) | None => return self.log(What::Lost),
                 },
-                permit = written.reserve(), if sendable => {
-                    let Ok(permit) = permit else { return self.log(What::Lost) };
-                    let fate = if self.outbox.is_empty() { self.serve() } else { Fate::Lives };
-                    if let Some(message) = self.outbox.pop_front() {
-                        permit.send(message);
-                    }
-                    match fate {
-                        Fate::Lives => {}
-                        Fate::Resets => return self.reset(writer).await,
-                        Fate::Dies => return self.die(written, writer, stream).await,
-                        Fate::HalfOpen => {
-                            while !matches!(commands.recv().await, Some(Command::Cut) | None) {}
-                            return self.reset(writer).await;
+                permit = written.reserve(), if sendable => match permit {
+                    Ok(permit) => {
+                        let fate = if self.outbox.is_empty() { self.serve() } else { Fate::Lives };
+                        if let Some(message) = self.outbox.pop_front() {
+                            permit.send(message);
                         }
+                        fate
                     }
+                    Err(_) => return self.log(What::Lost),
+                },
+            };
+            match fate {
+                Fate::Lives => {}
+                Fate::Closed => {
+                    // Reading on sends the answer to the close frame.
+                    return read_to_end(stream).await;
+                }
+                Fate::Resets => return self.reset(writer).await,
+                Fate::Dies => return self.die(written, writer, stream).await,
+                Fate::HalfOpen => {
+                    while !matches!(commands.recv().await, Some(Command::Cut) | None) {}
+                    return self.reset(writer).await;
                 }
             }
         }
+    }
+
+    fn obey(&mut self, command: Option<Command>) -> Fate {
+        match command {
+            Some(Command::Send(message)) => self.outbox.push_back(message),
+            Some(Command::Close(code)) => {
+                self.outbox.push_back(Message::Close(Some(CloseFrame { code: code.into(), reason: "".into() })));
+            }
+            Some(Command::Cut) | None => return Fate::Resets,
+        }
+        Fate::Lives
     }
 
     async fn reset(self, mut writer: AbortOnDrop) {
@@ -208,29 +222,28 @@ impl Serving {
         self,
         written: mpsc::Sender<Message>,
         mut writer: AbortOnDrop,
-        mut stream: impl futures_util::Stream<Item = Result<Message, Error>> + Unpin,
+        stream: impl futures_util::Stream<Item = Result<Message, Error>> + Unpin,
     ) {
         drop(written);
         _ = (&mut writer.0).await;
         self.log(What::Cut);
         _ = self.raw.shutdown(Shutdown::Write);
-        _ = timeout(FAREWELL, async { while let Some(Ok(_)) = stream.next().await {} }).await;
+        read_to_end(stream).await;
     }
 
-    /// False when the connection is over.
-    fn receive(&mut self, message: Message) -> bool {
+    fn receive(&mut self, message: Message) -> Fate {
         let text = match message {
             Message::Text(text) => text,
             Message::Ping(_) => {
                 self.log(What::Ping);
-                return true;
+                return Fate::Lives;
             }
             Message::Close(frame) => {
                 let (code, reason) = frame.map_or((1005, String::new()), |f| (f.code.into(), f.reason.to_string()));
                 self.log(What::Closed { code, reason });
-                return false;
+                return Fate::Closed;
             }
-            _ => return true,
+            _ => return Fate::Lives,
         };
         let frame: Value = serde_json::from_str(&text).expect("the platform sent text that is not JSON");
         let what = What::of_frame(frame);
@@ -249,7 +262,7 @@ impl Serving {
             }
             _ => {}
         }
-        true
+        Fate::Lives
     }
 
     fn start(&mut self, request_id: String, sha256: &str, offset: u64, length: u64, credit: Option<u64>) {
@@ -307,7 +320,7 @@ impl Serving {
     }
 
     fn misbehave(&mut self, mut read: Read, fault: Fault) -> Fate {
-        let id = read.request_id.clone();
+        let (id, at) = (read.request_id.clone(), read.next);
         let len = frame_len(&read, read.end);
         let mut payload = read.blob[read.next as usize..][..len].to_vec();
         let frame = data_frame(&id, read.next, &payload);
@@ -341,17 +354,17 @@ impl Serving {
                 self.data(&mut read, payload);
             }
             Fault::Gap => read.next += len as u64,
-            Fault::WrongOffset => self.wrong(&mut read, data_frame(&id, read.next + 1, &payload), len),
-            Fault::WrongRequestId => self.wrong(&mut read, data_frame("no-such-read", read.next, &payload), len),
+            Fault::WrongOffset => self.wrong(&mut read, data_frame(&id, at + 1, &payload), len),
+            Fault::WrongRequestId => self.wrong(&mut read, data_frame("no-such-read", at, &payload), len),
             Fault::WrongVersion => self.wrong(&mut read, [&[2], &frame[1..]].concat(), len),
             Fault::WrongKind => self.wrong(&mut read, [&[1, 7], &frame[2..]].concat(), len),
             Fault::Truncated => self.wrong(&mut read, frame[..8.min(frame.len())].to_vec(), len),
             Fault::Oversize => {
                 payload.resize(256 * 1024 + 1, 0);
-                self.wrong(&mut read, data_frame(&id, read.next, &payload), len);
+                self.wrong(&mut read, data_frame(&id, at, &payload), len);
             }
-            Fault::Empty => self.wrong(&mut read, data_frame(&id, read.next, &[]), 0),
-            Fault::TooLong => self.wrong(&mut read, data_frame(&id, read.next, &[0x55]), 0),
+            Fault::Empty => self.wrong(&mut read, data_frame(&id, at, &[]), 0),
+            Fault::TooLong => self.wrong(&mut read, data_frame(&id, at, &[0x55]), 0),
         }
         self.reads.push_back(read);
         Fate::Lives
