@@ -45,7 +45,9 @@ fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Migrate(args) => block_on(app::migrate(start(args.config)?)),
         Command::Demo(args) => {
-            let settings = start(args.config)?;
+            let settings = Settings::load(args.config)?;
+            // What the demo itself says is enough, unless log lines were asked for.
+            logging::init(settings.log_format, settings.log_level.as_deref().unwrap_or("warn"))?;
             block_on(demo::run(settings, DemoOptions { dir: args.dir, once: args.once }))
         }
         Command::Agent(args) => {
@@ -65,7 +67,7 @@ async fn agent(args: AgentArgs) -> anyhow::Result<()> {
 /// Settings first, then log lines as they say.
 fn start(args: ConfigArgs) -> anyhow::Result<Settings> {
     let settings = Settings::load(args)?;
-    logging::init(settings.log_format, &settings.log_level)?;
+    logging::init(settings.log_format, settings.log_level.as_deref().unwrap_or("info"))?;
     Ok(settings)
 }
 

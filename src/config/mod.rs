@@ -117,8 +117,8 @@ pub struct Settings {
     pub require_task: bool,
     /// How log lines look.
     pub log_format: LogFormat,
-    /// Which log lines are written, as `tracing` directives.
-    pub log_level: String,
+    /// Which log lines are written, as `tracing` directives, where they were named.
+    pub log_level: Option<String>,
 }
 
 impl Settings {
@@ -136,8 +136,9 @@ impl Settings {
         database_url.check().map_err(|e| refused("database-url", e.to_string()))?;
         let memory_budget = layer.memory_budget.map_or(512 << 20, Size::bytes);
         let max_connections = positive("max-connections", layer.max_connections.unwrap_or(16_384))?;
-        let log_level = layer.log_level.unwrap_or_else(|| "info".to_owned());
-        crate::logging::filter(&log_level).map_err(|e| refused("log-level", e.to_string()))?;
+        if let Some(level) = &layer.log_level {
+            crate::logging::filter(level).map_err(|e| refused("log-level", e.to_string()))?;
+        }
         Ok(Self {
             listen: layer.listen.unwrap_or_else(|| loopback(8080)),
             ops_listen: layer.ops_listen.unwrap_or_else(|| loopback(9090)),
@@ -159,7 +160,7 @@ impl Settings {
             max_connections,
             require_task: layer.require_task.unwrap_or(false),
             log_format: layer.log_format.unwrap_or_default(),
-            log_level,
+            log_level: layer.log_level,
         })
     }
 

@@ -48,11 +48,11 @@ pub async fn verified(address: SocketAddr, url: &str, token: &str, entry: &Entry
         }
         anyhow::Ok((first_byte, bytes, hasher.finish(), verified))
     };
-    let (answer, _connection) = tokio::join!(exchange, async {
-        // Its failure shows in the exchange.
-        let _ = connection.await;
-    });
-    let (first_byte, bytes, sha256, verified) = answer?;
+    // The connection's own failure shows in the exchange, which it drives.
+    let (first_byte, bytes, sha256, verified) = tokio::select! {
+        answer = exchange => answer?,
+        ended = connection => bail!("the connection ended early: {ended:?}"),
+    };
     let elapsed = begun.elapsed();
     ensure!(bytes == entry.size, "{bytes} bytes came instead of {}", entry.size);
     ensure!(sha256 == entry.sha256, "the bytes have the hash {sha256} instead of {}", entry.sha256);
