@@ -1,5 +1,6 @@
 //! The one way bytes leave: ranges, preconditions and headers are the same on every route.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -86,7 +87,7 @@ pub async fn serve(
     };
     let range = match selection {
         Selection::Unsatisfiable => return Err(Problem::RangeInvalid { complete_length: size }),
-        Selection::Part(range) if !state.transfers.is_spoilt(sha256, range.start) => Some(range),
+        Selection::Part(range) if !state.transfers.is_spoilt(&caller.principal, sha256, range.start) => Some(range),
         Selection::Part(_) | Selection::Whole => None,
     };
     let bytes = range.unwrap_or(ByteRange::whole(size));
@@ -137,7 +138,9 @@ fn head(representation: &Representation, etag: &EntityTag, range: Option<ByteRan
 
 /// 304 carries what a cache needs to know, and nothing of the content (RFC 9110 section 15.4.5).
 fn not_modified(etag: &EntityTag) -> Response {
-    let mut response = StatusCode::NOT_MODIFIED.into_response();
+    // With a body known to be empty, `Content-Length: 0` would be added, which is not the representation's.
+    let body = Body::from_stream(futures_util::stream::empty::<Result<Bytes, Infallible>>());
+    let mut response = (StatusCode::NOT_MODIFIED, body).into_response();
     let headers = response.headers_mut();
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("private, no-transform"));

@@ -75,8 +75,16 @@ pub fn router(state: AppState) -> Router {
         .merge(operator::routes())
         .merge(transfers::routes())
         .merge(native::routes())
-        .merge(blobs::routes());
+        .merge(downloads());
     complete(routes, state)
+}
+
+/// The routes that bytes leave by: whatever they answer says that they take ranges (specification section 2).
+fn downloads() -> Router<AppState> {
+    native::downloads()
+        .merge(blobs::routes())
+        .method_not_allowed_fallback(error::method_not_allowed)
+        .layer(middleware::map_response(error::accept_ranges))
 }
 
 /// Gives `routes` what all routes have: answers to unknown paths and methods, a log line and a count for each request.

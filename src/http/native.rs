@@ -31,12 +31,15 @@ const ENTRIES_PAGE_DEFAULT: u32 = 200;
 /// What a path segment holds as it is (RFC 3986 section 2.3).
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// The routes.
+/// The routes of lists.
 pub fn routes() -> Router<AppState> {
+    Router::new().route("/v1/chats/{chat}/sets", get(sets)).route("/v1/chats/{chat}/sets/{set}/entries", get(entries))
+}
+
+/// The routes that serve bytes.
+pub fn downloads() -> Router<AppState> {
     Router::new()
-        .route("/v1/chats/{chat}/sets", get(sets))
         .route("/v1/chats/{chat}/sets/{set}", get(manifest))
-        .route("/v1/chats/{chat}/sets/{set}/entries", get(entries))
         .route("/v1/chats/{chat}/sets/{set}/files/{*path}", get(file))
 }
 

@@ -345,7 +345,7 @@ impl Feed {
 
     fn on_mismatch(&mut self, mismatch: Mismatch, blamed: Option<Principal>) -> Result<(), TransferError> {
         self.transfers.metrics.hash_mismatches.inc();
-        self.transfers.mismatches.remember(self.sha256, mismatch.span);
+        self.transfers.mismatches.remember(&self.live.reader, self.sha256, mismatch.span);
         tracing::warn!(transfer = %self.live.id, sha256 = %self.sha256, start = mismatch.span.start,
             end = mismatch.span.end, agent = blamed.as_ref().map(tracing::field::display),
             "bytes do not have the announced hash");

@@ -1,20 +1,22 @@
-//! Where wrong bytes were seen, so that a client that resumes does not keep its bad half.
+//! Where wrong bytes came for a reader, so that a client that resumes does not keep its bad half.
+//!
+//! Kept by reader: whoever announces a foreign hash and lies about it changes nothing for others.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use moka::sync::Cache;
 
-use crate::protocol::{ByteRange, Sha256};
+use crate::protocol::{ByteRange, Principal, Sha256};
 
 const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 const BLOBS: u64 = 10_000;
 const SPANS_PER_BLOB: usize = 64;
 
-/// Chunks (or whole files) of which a reader was sent a part before the hash proved wrong.
+/// Chunks (or whole files) whose hash proved wrong on the way to a reader, who may hold a part of them.
 #[derive(Debug)]
 pub struct Mismatches {
-    blobs: Cache<Sha256, Arc<[ByteRange]>>,
+    blobs: Cache<(Principal, Sha256), Arc<[ByteRange]>>,
 }
 
 impl Default for Mismatches {
@@ -25,8 +27,8 @@ impl Default for Mismatches {
 
 impl Mismatches {
     /// Remembers a span for 24 hours.
-    pub fn remember(&self, blob: Sha256, span: ByteRange) {
-        self.blobs.entry(blob).and_upsert_with(|known| {
+    pub fn remember(&self, reader: &Principal, blob: Sha256, span: ByteRange) {
+        self.blobs.entry((reader.clone(), blob)).and_upsert_with(|known| {
             let mut spans: Vec<_> = known.map(|entry| entry.into_value().to_vec()).unwrap_or_default();
             spans.retain(|other| *other != span);
             spans.push(span);
@@ -35,8 +37,8 @@ impl Mismatches {
     }
 
     /// Whether a range from `start` on would continue a span whose first part may be wrong.
-    pub fn spoil(&self, blob: Sha256, start: u64) -> bool {
-        let spans = self.blobs.get(&blob);
+    pub fn spoil(&self, reader: &Principal, blob: Sha256, start: u64) -> bool {
+        let spans = self.blobs.get(&(reader.clone(), blob));
         spans.is_some_and(|spans| spans.iter().any(|span| span.start < start && start < span.end))
     }
 }
@@ -45,25 +47,31 @@ impl Mismatches {
 mod tests {
     use super::*;
 
+    fn reader(name: &str) -> Principal {
+        format!("user:{name}").parse().unwrap()
+    }
+
     #[test]
-    fn only_a_start_inside_the_span_is_spoilt() {
+    fn only_a_start_inside_the_span_is_spoilt_and_only_for_its_reader() {
         let (blob, other) = (Sha256::of(b"a"), Sha256::of(b"b"));
+        let (alice, bob) = (reader("alice"), reader("bob"));
         let mismatches = Mismatches::default();
-        mismatches.remember(blob, ByteRange { start: 8, end: 16 });
-        mismatches.remember(blob, ByteRange { start: 24, end: 32 });
-        let spoilt: Vec<_> = (0..40).filter(|start| mismatches.spoil(blob, *start)).collect();
+        mismatches.remember(&alice, blob, ByteRange { start: 8, end: 16 });
+        mismatches.remember(&alice, blob, ByteRange { start: 24, end: 32 });
+        let spoilt: Vec<_> = (0..40).filter(|start| mismatches.spoil(&alice, blob, *start)).collect();
         assert_eq!(spoilt, (9..16).chain(25..32).collect::<Vec<_>>());
-        assert!(!mismatches.spoil(other, 9));
+        assert!(!mismatches.spoil(&alice, other, 9));
+        assert!(!mismatches.spoil(&bob, blob, 9));
     }
 
     #[test]
     fn spans_of_a_blob_are_bounded() {
-        let blob = Sha256::of(b"a");
+        let (alice, blob) = (reader("alice"), Sha256::of(b"a"));
         let mismatches = Mismatches::default();
         for n in 0..200 {
-            mismatches.remember(blob, ByteRange { start: n * 8, end: n * 8 + 8 });
+            mismatches.remember(&alice, blob, ByteRange { start: n * 8, end: n * 8 + 8 });
         }
-        assert_eq!(mismatches.blobs.get(&blob).unwrap().len(), SPANS_PER_BLOB);
-        assert!(mismatches.spoil(blob, 199 * 8 + 1));
+        assert_eq!(mismatches.blobs.get(&(alice.clone(), blob)).unwrap().len(), SPANS_PER_BLOB);
+        assert!(mismatches.spoil(&alice, blob, 199 * 8 + 1));
     }
 }

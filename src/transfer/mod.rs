@@ -29,6 +29,7 @@ use crate::agents::Agents;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::protocol::{ByteRange, Principal, RequestId, Sha256};
+use crate::read::Coverage;
 use budget::Budget;
 use feed::Feed;
 use mismatch::Mismatches;
@@ -108,8 +109,11 @@ impl Transfers {
         // From here on the cursor's drop ends the transfer, whichever way this goes.
         let mut cursor = Cursor::new(self.clone(), pipe.clone(), live.clone());
         if range.is_empty() {
-            let empty = readable.size == 0 && readable.sha256 != Sha256::of(b"");
-            return if empty { Err(self.refuse(cursor, TransferError::HashMismatch)) } else { Ok(cursor) };
+            if readable.size == 0 && readable.sha256 != Sha256::of(b"") {
+                return Err(self.refuse(cursor, TransferError::HashMismatch));
+            }
+            cursor.set_coverage(Coverage::Full);
+            return Ok(cursor);
         }
         let mut feed = Feed::new(self.clone(), readable, range, pipe.clone(), live);
         if let Err(error) = feed.begin().await {
@@ -125,9 +129,9 @@ impl Transfers {
         Ok(cursor)
     }
 
-    /// Whether a range from `start` on would continue bytes that may be wrong: it is then answered whole.
-    pub fn is_spoilt(&self, blob: Sha256, start: u64) -> bool {
-        self.mismatches.spoil(blob, start)
+    /// Whether a range from `start` on would continue bytes that may be wrong in `reader`'s hands: it is then answered whole.
+    pub fn is_spoilt(&self, reader: &Principal, blob: Sha256, start: u64) -> bool {
+        self.mismatches.spoil(reader, blob, start)
     }
 
     /// The transfers that run, oldest first.
