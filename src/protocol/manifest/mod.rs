@@ -1,6 +1,31 @@
 //! The manifest of an artifact set (specification section 1), as values that already passed the strict reader.
+//!
+//! Owns the reader, the rules of paths and locations, the canonical form and its identity, and the producer's way to
+//! write one. It fetches nothing and compares no announced hash: that is its caller's part.
+
+mod draft;
+mod entry;
+mod error;
+mod form;
+mod location;
+pub mod path;
+mod read;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use serde::Serialize;
+
+pub use draft::ManifestDraft;
+pub use error::{ManifestCode, ManifestError};
+pub use read::{check_depth, read, read_locations};
 
 use super::{Sha256, TaskId};
+
+/// The `kind` of every manifest.
+pub const KIND: &str = "webagents.artifact-set/v1";
+/// The media type of a manifest's canonical form.
+pub const MEDIA_TYPE: &str = "application/vnd.webagents.artifact-set+json";
 
 /// A manifest, valid by every rule of the strict reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +42,8 @@ pub struct Manifest {
     pub producer_agent: String,
     /// `producer.task`.
     pub producer_task: Option<TaskId>,
+    /// `producer.name`, for display.
+    pub producer_name: Option<String>,
     /// In the manifest's own order.
     pub entries: Vec<Entry>,
     /// The set's own locations, used by entries that have none.
@@ -43,7 +70,8 @@ pub struct Entry {
 }
 
 /// What an entry's bytes are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum EntryKind {
     /// A file.
     File,
@@ -51,8 +79,19 @@ pub enum EntryKind {
     Manifest,
 }
 
+impl EntryKind {
+    fn parse(name: &str) -> Option<Self> {
+        match name {
+            "file" => Some(Self::File),
+            "manifest" => Some(Self::Manifest),
+            _ => None,
+        }
+    }
+}
+
 /// The hashes of a file's pieces. The last chunk is the remainder.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Chunks {
     /// Bytes per chunk: a multiple of 256 KiB, between 256 KiB and 64 MiB.
     pub chunk_size: u64,
@@ -69,7 +108,7 @@ pub struct Location {
     pub target: String,
 }
 
-/// The ways to fetch bytes that the specification names.
+/// The ways to fetch bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocationKind {
     /// `url`: the producer's own endpoint.
@@ -82,23 +121,6 @@ pub enum LocationKind {
     Robutler,
     /// `agent`: the producer's own outbound connection.
     Relay,
-    /// A kind that the specification does not name.
+    /// `url`: a kind that the specification does not name, to be passed over for the next location.
     Other(String),
 }
-
-impl LocationKind {
-    /// The kind on the wire.
-    pub fn as_str(&self) -> &str {
-        match self {
-            Self::Https => "https",
-            Self::Oci => "oci",
-            Self::S3 => "s3",
-            Self::Robutler => "robutler",
-            Self::Relay => "relay",
-            Self::Other(name) => name,
-        }
-    }
-}
-
-mod stand_in;
-pub use stand_in::*;
