@@ -2,6 +2,8 @@
 
 pub mod protocol;
 
+pub mod read;
+
 pub mod clock;
 pub mod metrics;
 
@@ -13,4 +15,13 @@ pub mod access;
 
 pub mod agents;
 
+pub mod transfer;
+
 pub mod sets;
+
+pub mod http;
+
+pub mod app;
+pub mod cli;
+pub mod config;
+pub mod logging;

@@ -1,8 +1,7 @@
-use std::time::{Duration, UNIX_EPOCH};
-
 use serde::Serialize;
 
 use super::Sets;
+use crate::clock::rfc3339;
 use crate::protocol::frames::Progress;
 use crate::protocol::{ChatId, EntryKind, Principal, Sha256, TaskId};
 use crate::store::{Cursor, SetRecord, StoreError};
@@ -125,25 +124,5 @@ fn item(set: SetRecord) -> SetItem {
         online: false,
         entries: set.entries,
         principal: set.agent,
-    }
-}
-
-/// Unix milliseconds as a person writes them. A time outside the years 1970 to 9999 is moved to the nearest end: the
-/// formatter knows no others.
-fn rfc3339(unix_millis: i64) -> String {
-    const LAST: u64 = 253_402_300_799_999;
-    let millis = u64::try_from(unix_millis).unwrap_or(0).min(LAST);
-    humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(millis)).to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::rfc3339;
-
-    #[test]
-    fn times_are_written_whatever_a_manifest_says() {
-        assert_eq!(rfc3339(1_792_231_200_000), "2026-10-17T10:00:00.000Z");
-        assert_eq!(rfc3339(-1), "1970-01-01T00:00:00.000Z");
-        assert_eq!(rfc3339(i64::MAX), "9999-12-31T23:59:59.999Z");
     }
 }
