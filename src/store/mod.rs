@@ -20,6 +20,8 @@ mod error;
 mod manifests;
 mod offers;
 mod open;
+#[cfg(test)]
+mod plans;
 mod rows;
 mod sessions;
 mod sets;

@@ -1,8 +1,10 @@
+use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::migrate::{Migrate as _, MigrateError, Migrator};
 use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _};
@@ -11,6 +13,9 @@ use tokio_util::task::TaskTracker;
 use super::dialect::Dialect;
 use super::{Inner, Store};
 use crate::clock::Clock;
+
+/// What a path keeps as it is within a URL.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 static MIGRATOR: Migrator = sqlx::migrate!();
 
@@ -142,22 +147,15 @@ impl Target {
         if dialect == Dialect::Sqlite && (url.contains(":memory:") || url.contains("mode=memory")) {
             return Err(OpenError::InMemory);
         }
+        let (url, shown) = match dialect {
+            Dialect::Sqlite => sqlite_file(url, migrate)?,
+            Dialect::Postgres => (url.to_owned(), String::new()),
+        };
         // The driver's own text could repeat what stands in the URL.
         let mut options =
-            AnyConnectOptions::from_str(url).map_err(|_| OpenError::Url("it cannot be parsed".to_owned()))?;
+            AnyConnectOptions::from_str(&url).map_err(|_| OpenError::Url("it cannot be parsed".to_owned()))?;
         let shown = match dialect {
-            Dialect::Sqlite => {
-                let file = url.trim_start_matches("sqlite:").trim_start_matches("//");
-                let file = file.split_once('?').map_or(file, |(file, _)| file);
-                if file.is_empty() {
-                    return Err(OpenError::InMemory);
-                }
-                if !options.database_url.query_pairs().any(|(name, _)| name == "mode") {
-                    let mode = if migrate { "rwc" } else { "rw" };
-                    options.database_url.query_pairs_mut().append_pair("mode", mode);
-                }
-                file.to_owned()
-            }
+            Dialect::Sqlite => shown,
             Dialect::Postgres => {
                 let url = &options.database_url;
                 let host = url.host_str().unwrap_or("localhost");
@@ -223,6 +221,33 @@ impl Target {
             })
             .connect_lazy_with(self.options.clone())
     }
+}
+
+/// The URL of a SQLite file as an absolute path, and the path for messages. The driver reads the part after `sqlite://` as
+/// a URL's host and path, in which `../..` would lose a step.
+fn sqlite_file(url: &str, migrate: bool) -> Result<(String, String), OpenError> {
+    let (file, parameters) = url.split_once('?').unwrap_or((url, ""));
+    let file = file.trim_start_matches("sqlite:").trim_start_matches("//");
+    if file.is_empty() {
+        return Err(OpenError::InMemory);
+    }
+    let invalid = || OpenError::Url("the file's path is not UTF-8".to_owned());
+    let file = PathBuf::from(&*percent_decode_str(file).decode_utf8().map_err(|_| invalid())?);
+    // Steps back are taken by the file system, which knows where links lead; a folder that is missing is reported when
+    // the file cannot be opened.
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let absolute = match (folder.canonicalize(), file.file_name()) {
+        (Ok(folder), Some(name)) => folder.join(name),
+        _ => std::path::absolute(&file).map_err(|error| OpenError::Url(error.to_string()))?,
+    };
+    let path = utf8_percent_encode(absolute.to_str().ok_or_else(invalid)?, PATH);
+    let separator = if parameters.is_empty() { "" } else { "&" };
+    let mode = match (parameters.split('&').any(|parameter| parameter.starts_with("mode=")), migrate) {
+        (true, _) => String::new(),
+        (false, true) => format!("{separator}mode=rwc"),
+        (false, false) => format!("{separator}mode=rw"),
+    };
+    Ok((format!("sqlite://{path}?{parameters}{mode}"), file.display().to_string()))
 }
 
 impl Store {
