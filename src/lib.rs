@@ -25,3 +25,7 @@ pub mod app;
 pub mod cli;
 pub mod config;
 pub mod logging;
+
+pub mod producer;
+
+pub mod demo;

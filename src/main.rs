@@ -3,10 +3,12 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use sluice::cli::{self, Answer, Command};
+use sluice::cli::{self, AgentArgs, Answer, Command, terminal};
 use sluice::clock::Clock;
 use sluice::config::{ConfigArgs, Settings};
+use sluice::demo::{self, DemoOptions};
 use sluice::logging::{self, LogFormat};
+use sluice::producer::{self, AgentOptions};
 use sluice::{app, cli::token};
 
 /// The command line was misunderstood.
@@ -42,10 +44,22 @@ fn run(command: Command) -> anyhow::Result<()> {
             print("the settings are good\n")
         }
         Command::Migrate(args) => block_on(app::migrate(start(args.config)?)),
-        Command::Demo(_) | Command::Agent(_) => {
-            anyhow::bail!("this build has no such command (use another version)")
+        Command::Demo(args) => {
+            let settings = start(args.config)?;
+            block_on(demo::run(settings, DemoOptions { dir: args.dir, once: args.once }))
+        }
+        Command::Agent(args) => {
+            logging::init(LogFormat::Text, "warn")?;
+            block_on(agent(args))
         }
     }
+}
+
+/// Serves a folder until SIGINT or SIGTERM, and tells on standard error what happens.
+async fn agent(args: AgentArgs) -> anyhow::Result<()> {
+    let AgentArgs { dir, gateway, token, name, session, task, data, watch } = args;
+    let options = AgentOptions { name, session, task, data, watch, ..AgentOptions::new(dir, gateway, token) };
+    Ok(producer::run(options, app::stop_on_signals()?, terminal::show).await?)
 }
 
 /// Settings first, then log lines as they say.

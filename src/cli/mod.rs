@@ -1,5 +1,6 @@
 //! The command line: what can be asked for, and how a failure is told. It runs nothing itself, but `sluice token`.
 
+pub mod terminal;
 pub mod token;
 
 use std::ffi::OsString;

@@ -4,16 +4,15 @@
 mod download;
 mod sample;
 
-use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use bytesize::ByteSize;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use crate::app::{self, Gateway};
+use crate::cli::terminal;
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::http::native::file_url;
@@ -126,16 +125,13 @@ impl Demo {
 
 /// Tells the terminal what the agent does, and whoever waits which set was accepted.
 fn show(seen: watch::Sender<Option<Result<Sha256, String>>>) -> impl Fn(AgentEvent) + Send + Sync + 'static {
-    move |event| match &event {
-        AgentEvent::Hashing { .. } => progress(&event.to_string()),
-        AgentEvent::Accepted { sha256 } => {
-            say(&format!("agent: {event}"));
-            seen.send_replace(Some(Ok(*sha256)));
+    move |event| {
+        match &event {
+            AgentEvent::Accepted { sha256 } => drop(seen.send_replace(Some(Ok(*sha256)))),
+            AgentEvent::Refused { .. } => drop(seen.send_replace(Some(Err(event.to_string())))),
+            _ => {}
         }
-        AgentEvent::Refused { .. } => {
-            seen.send_replace(Some(Err(event.to_string())));
-        }
-        _ => say(&format!("agent: {event}")),
+        terminal::show(event);
     }
 }
 
@@ -149,10 +145,7 @@ async fn accepted(mut sets: watch::Receiver<Option<Result<Sha256, String>>>) -> 
 
 fn invite(url: &str, token: &str, entry: &Entry) {
     let name = entry.path.rsplit('/').next().unwrap_or("download").replace('\'', "_");
-    say(&format!(
-        "\n{} is an agent's file. Download it through the relay, verified on the way:\n",
-        entry.path
-    ));
+    say(&format!("\n{} is an agent's file. Download it through the relay, verified on the way:\n", entry.path));
     // The one line that is meant to be copied goes to standard output.
     println!("curl -H 'Authorization: Bearer {token}' -o '{name}' '{url}'");
     say(&format!("\n{} bytes ({}), sha256 {}", entry.size, ByteSize(entry.size), entry.sha256));
@@ -162,11 +155,4 @@ fn invite(url: &str, token: &str, entry: &Entry) {
 /// A line for the person at the terminal.
 fn say(line: &str) {
     eprintln!("{line}");
-}
-
-/// A line that the next one overwrites; left out where nobody watches.
-fn progress(line: &str) {
-    if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K{line}");
-    }
 }

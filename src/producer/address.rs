@@ -1,0 +1,149 @@
+//! The gateway's URL, and what is dialled for it.
+
+use http::Uri;
+use http::uri::Scheme;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use crate::protocol::AgentName;
+
+/// What a path segment need not escape (RFC 3986 section 2.3).
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// A gateway URL that cannot be dialled.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidGatewayUrl {
+    /// Not an absolute URL.
+    #[error("{0:?} is not a URL; write it like http://127.0.0.1:8080")]
+    NotAUrl(String),
+    /// Another scheme.
+    #[error("{0:?} is not a scheme to dial; use http, https, ws or wss")]
+    Scheme(String),
+    /// Credentials in the URL.
+    #[error("the URL holds a user name or password; give the token with --token")]
+    Credentials,
+    /// TLS is not built in.
+    #[error("https and wss are not built into this agent; dial the gateway's plain listener or a local TLS proxy")]
+    Tls,
+}
+
+/// Where to dial and what to ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Address {
+    /// A name, or an IP address without brackets.
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// As it goes into the `Host` header.
+    authority: String,
+    path: String,
+    query: Option<String>,
+}
+
+impl Address {
+    /// Reads a gateway URL. Exactly its host and port are dialled: no proxy, no redirect, no other name.
+    pub(super) fn parse(url: &str) -> Result<Self, InvalidGatewayUrl> {
+        let not_a_url = || InvalidGatewayUrl::NotAUrl(url.to_owned());
+        // A URL with credentials must not be repeated in a message.
+        if url.contains('@') {
+            return Err(InvalidGatewayUrl::Credentials);
+        }
+        let uri: Uri = url.trim().parse().map_err(|_| not_a_url())?;
+        let scheme = uri.scheme().ok_or_else(not_a_url)?;
+        let default_port = match scheme.as_str() {
+            "ws" => 80,
+            "https" | "wss" => return Err(InvalidGatewayUrl::Tls),
+            _ if *scheme == Scheme::HTTP => 80,
+            other => return Err(InvalidGatewayUrl::Scheme(other.to_owned())),
+        };
+        let authority = uri.authority().ok_or_else(not_a_url)?;
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        if host.is_empty() {
+            return Err(not_a_url());
+        }
+        let path = match uri.path() {
+            "" | "/" => "/ws",
+            path => path,
+        };
+        Ok(Self {
+            host: host.to_owned(),
+            port: authority.port_u16().unwrap_or(default_port),
+            authority: authority.as_str().to_owned(),
+            path: path.to_owned(),
+            query: uri.query().map(str::to_owned),
+        })
+    }
+
+    /// The URL of the control connection's upgrade.
+    pub(super) fn control(&self) -> String {
+        self.url(self.query.as_deref())
+    }
+
+    /// The URL of the data connection's upgrade: the same with `conn=data`.
+    pub(super) fn data(&self) -> String {
+        match &self.query {
+            Some(query) => self.url(Some(&format!("{query}&conn=data"))),
+            None => self.url(Some("conn=data")),
+        }
+    }
+
+    /// The agent's own URL at this gateway: what a set names as its producer.
+    pub(super) fn agent_url(&self, name: &AgentName) -> String {
+        let name = utf8_percent_encode(name.as_str(), SEGMENT);
+        format!("http://{}/agents/{name}", self.authority)
+    }
+
+    fn url(&self, query: Option<&str>) -> String {
+        let (mark, query) = query.map_or(("", ""), |query| ("?", query));
+        format!("ws://{}{}{mark}{query}", self.authority, self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_origin_gets_the_path() {
+        for url in ["http://gw.example:8080", "ws://gw.example:8080/", "http://gw.example:8080/ws"] {
+            let address = Address::parse(url).unwrap();
+            assert_eq!((address.host.as_str(), address.port), ("gw.example", 8080), "{url}");
+            assert_eq!(address.control(), "ws://gw.example:8080/ws");
+            assert_eq!(address.data(), "ws://gw.example:8080/ws?conn=data");
+        }
+    }
+
+    #[test]
+    fn an_own_path_and_query_stay() {
+        let address = Address::parse("ws://gw.example/relay/?zone=a").unwrap();
+        assert_eq!(address.port, 80);
+        assert_eq!(address.control(), "ws://gw.example/relay/?zone=a");
+        assert_eq!(address.data(), "ws://gw.example/relay/?zone=a&conn=data");
+    }
+
+    #[test]
+    fn brackets_are_not_part_of_an_address() {
+        let address = Address::parse("http://[::1]:9").unwrap();
+        assert_eq!((address.host.as_str(), address.port), ("::1", 9));
+        assert_eq!(address.control(), "ws://[::1]:9/ws");
+    }
+
+    #[test]
+    fn an_agents_url_holds_its_name_as_one_segment() {
+        let address = Address::parse("ws://gw.example:8080").unwrap();
+        let url = |name: &str| address.agent_url(&name.parse().unwrap());
+        assert_eq!(url("ada.mini"), "http://gw.example:8080/agents/ada.mini");
+        assert_eq!(url("a b?"), "http://gw.example:8080/agents/a%20b%3F");
+    }
+
+    #[test]
+    fn what_cannot_be_dialled_is_refused_without_repeating_secrets() {
+        use InvalidGatewayUrl::{Credentials, NotAUrl, Scheme, Tls};
+        assert!(matches!(Address::parse("gw.example:8080"), Err(NotAUrl(_) | Scheme(_))));
+        assert!(matches!(Address::parse("/ws"), Err(NotAUrl(_))));
+        assert!(matches!(Address::parse(""), Err(NotAUrl(_))));
+        assert!(matches!(Address::parse("ftp://gw.example"), Err(Scheme(_))));
+        assert_eq!(Address::parse("https://gw.example"), Err(Tls));
+        let refused = Address::parse("http://me:secret@gw.example").unwrap_err();
+        assert_eq!(refused, Credentials);
+        assert!(!refused.to_string().contains("secret"));
+    }
+}

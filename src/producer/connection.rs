@@ -1,0 +1,161 @@
+//! Dialling: the upgrade of both kinds of connection, and what a refused one means.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{AUTHORIZATION, HeaderValue, USER_AGENT};
+use http::{Request, StatusCode};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_tungstenite::client_async_with_config;
+use tokio_tungstenite::tungstenite;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_util::sync::CancellationToken;
+
+use super::address::Address;
+use super::link::{Link, Lost};
+use super::registry::Registry;
+use super::relay::{Relay, Slots};
+use super::{AgentError, AgentOptions, EventSink};
+use crate::protocol::AgentName;
+use crate::protocol::frames::Envelope;
+
+/// How long the TCP connection and the upgrade may take together.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What both connections of one agent share.
+pub(super) struct Agent {
+    pub(super) options: AgentOptions,
+    pub(super) name: AgentName,
+    pub(super) dialler: Dialler,
+    pub(super) registry: Arc<Registry>,
+    /// One limit for both connections.
+    pub(super) slots: Slots,
+    pub(super) events: EventSink,
+    pub(super) shutdown: CancellationToken,
+}
+
+impl Agent {
+    /// An envelope with a fresh event id.
+    pub(super) fn envelope(&self) -> Envelope {
+        let timestamp = u64::try_from(self.options.clock.unix_millis()).unwrap_or(0);
+        Envelope::new(format!("evt_{:016x}", rand::random::<u64>()), timestamp)
+    }
+
+    /// Dials, with a relay of its own behind the new link.
+    pub(super) async fn dial(&self, kind: Kind) -> Result<Link, Undialled> {
+        self.dialler.dial(kind, Relay::new(self.registry.clone(), self.slots.clone())).await
+    }
+}
+
+/// Which of an agent's connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Control,
+    Data,
+}
+
+/// A connection that did not come about.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Undialled {
+    /// The credential was refused: no retry mends that.
+    #[error("the gateway answered {0} to the upgrade")]
+    Refused(StatusCode),
+    /// The upgrade was answered with something else.
+    #[error("the gateway answered {0} to the upgrade; check the path of --gateway")]
+    Status(StatusCode),
+    /// No connection.
+    #[error("cannot reach {host}:{port}: {error}")]
+    Unreachable { host: String, port: u16, error: std::io::Error },
+    /// The upgrade failed otherwise.
+    #[error("the upgrade failed: {0}")]
+    Upgrade(Box<tungstenite::Error>),
+    /// It took too long.
+    #[error("the gateway did not answer within {OPEN_TIMEOUT:?}")]
+    Timeout,
+}
+
+/// Where to dial, and the credential to show.
+pub(super) struct Dialler {
+    address: Address,
+    authorization: HeaderValue,
+}
+
+impl Dialler {
+    pub(super) fn new(address: Address, token: &str) -> Result<Self, AgentError> {
+        let mut authorization = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| AgentError::Token)?;
+        authorization.set_sensitive(true);
+        Ok(Self { address, authorization })
+    }
+
+    async fn dial(&self, kind: Kind, relay: Relay) -> Result<Link, Undialled> {
+        timeout(OPEN_TIMEOUT, self.open(kind, relay)).await.unwrap_or(Err(Undialled::Timeout))
+    }
+
+    async fn open(&self, kind: Kind, relay: Relay) -> Result<Link, Undialled> {
+        let request = self.request(kind).map_err(|error| Undialled::Upgrade(Box::new(error)))?;
+        let Address { host, port, .. } = &self.address;
+        let unreachable = |error| Undialled::Unreachable { host: host.clone(), port: *port, error };
+        let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(unreachable)?;
+        // Frames are written whole; waiting to fill a segment would only delay small ones.
+        stream.set_nodelay(true).map_err(unreachable)?;
+        match client_async_with_config(request, stream, Some(Link::config())).await {
+            Ok((socket, _)) => Ok(Link::new(socket, relay)),
+            Err(tungstenite::Error::Http(response)) => Err(match response.status() {
+                status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => Undialled::Refused(status),
+                status => Undialled::Status(status),
+            }),
+            Err(error) => Err(Undialled::Upgrade(Box::new(error))),
+        }
+    }
+
+    fn request(&self, kind: Kind) -> Result<Request<()>, tungstenite::Error> {
+        let mut request = match kind {
+            Kind::Control => self.address.control(),
+            Kind::Data => self.address.data(),
+        }
+        .into_client_request()?;
+        let headers = request.headers_mut();
+        headers.insert(AUTHORIZATION, self.authorization.clone());
+        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("sluice-agent/", env!("CARGO_PKG_VERSION"))));
+        if kind == Kind::Data {
+            headers.insert("UAMP-Connection", HeaderValue::from_static("data"));
+        }
+        Ok(request)
+    }
+}
+
+/// How one connection ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The agent is to end, without an error.
+    Shutdown,
+    /// Dialling again may help.
+    Retry(String),
+    /// It cannot.
+    Fatal(AgentError),
+}
+
+/// The credential was refused.
+const CLOSE_REFUSED: u16 = 4001;
+/// Another connection of the same agent and kind took over.
+const CLOSE_SUPERSEDED: u16 = 4009;
+
+impl From<Lost> for Ended {
+    fn from(lost: Lost) -> Self {
+        match lost {
+            Lost::Closed { code: CLOSE_REFUSED, reason } => Self::Fatal(AgentError::TokenRefused(reason)),
+            Lost::Closed { code: CLOSE_SUPERSEDED, .. } => Self::Fatal(AgentError::Superseded),
+            lost => Self::Retry(lost.to_string()),
+        }
+    }
+}
+
+impl From<Undialled> for Ended {
+    fn from(undialled: Undialled) -> Self {
+        match undialled {
+            Undialled::Refused(_) => Self::Fatal(AgentError::TokenRefused(undialled.to_string())),
+            undialled => Self::Retry(undialled.to_string()),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! What a folder holds: its regular files, in an order that does not depend on the file system.
+
+use std::fmt;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::protocol::limits::{MANIFEST_ENTRIES, PATH_BYTES, PATH_SEGMENT_BYTES, PATH_SEGMENTS};
+
+/// A folder that cannot be published.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// The operating system refused.
+    #[error("cannot read {path:?}: {error}")]
+    Io {
+        /// What was read.
+        path: PathBuf,
+        /// Why it failed.
+        error: io::Error,
+    },
+    /// Not a folder.
+    #[error("{0:?} is not a folder; give the folder that holds the files")]
+    NotAFolder(PathBuf),
+    /// More files than a manifest lists (specification section 6).
+    #[error("{0:?} holds more than {MANIFEST_ENTRIES} files, the most that one set lists; publish a smaller folder")]
+    TooManyFiles(PathBuf),
+}
+
+/// Why something in a folder is not published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SkipReason {
+    /// A symbolic link: it could lead out of the folder.
+    Link,
+    /// A socket, a pipe or a device.
+    NotAFile,
+    /// A name that no manifest path can hold (specification section 1).
+    Name,
+}
+
+impl fmt::Display for SkipReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Link => "links are not followed",
+            Self::NotAFile => "not a regular file",
+            Self::Name => "the name cannot stand in a manifest",
+        })
+    }
+}
+
+/// What tells that a file is still the one that was hashed, without hashing it again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fingerprint {
+    pub(super) size: u64,
+    modified: Option<SystemTime>,
+    /// Device and inode, where there are such things: a link put in a file's place does not match.
+    node: (u64, u64),
+}
+
+impl Fingerprint {
+    pub(super) fn of(metadata: &Metadata) -> Self {
+        #[cfg(unix)]
+        let node = {
+            use std::os::unix::fs::MetadataExt as _;
+            (metadata.dev(), metadata.ino())
+        };
+        #[cfg(not(unix))]
+        let node = (0, 0);
+        Self { size: metadata.len(), modified: metadata.modified().ok(), node }
+    }
+}
+
+/// A regular file of the folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FoundFile {
+    /// Relative, `/`-separated.
+    pub(super) path: String,
+    /// Where it is.
+    pub(super) location: PathBuf,
+    pub(super) fingerprint: Fingerprint,
+}
+
+/// Opens a file that was found, if it is still the same file.
+pub(super) fn open(location: &Path, expected: Fingerprint) -> io::Result<File> {
+    // Asked before opening too, because opening a pipe that was put in the file's place would block.
+    if Fingerprint::of(&fs::symlink_metadata(location)?) != expected {
+        return Err(changed());
+    }
+    let file = File::open(location)?;
+    unchanged(&file, expected)?;
+    Ok(file)
+}
+
+/// Fails when an open file has changed since it was found.
+pub(super) fn unchanged(file: &File, expected: Fingerprint) -> io::Result<()> {
+    if Fingerprint::of(&file.metadata()?) == expected { Ok(()) } else { Err(changed()) }
+}
+
+fn changed() -> io::Error {
+    io::Error::other("the file has changed since it was published")
+}
+
+/// Every regular file below `root`, sorted by path. Links are not followed; what is left out is told to `skipped`.
+pub(super) fn scan(root: &Path, mut skipped: impl FnMut(String, SkipReason)) -> Result<Vec<FoundFile>, FolderError> {
+    let io_error = |path: &Path| {
+        let path = path.to_owned();
+        move |error| FolderError::Io { path, error }
+    };
+    let root = fs::canonicalize(root).map_err(io_error(root))?;
+    if !root.is_dir() {
+        return Err(FolderError::NotAFolder(root));
+    }
+    let mut found = Vec::new();
+    let mut folders = vec![(root.clone(), String::new())];
+    while let Some((folder, prefix)) = folders.pop() {
+        for item in fs::read_dir(&folder).map_err(io_error(&folder))? {
+            let item = item.map_err(io_error(&folder))?;
+            let location = item.path();
+            let Some(path) = item.file_name().to_str().map(|name| format!("{prefix}{name}")) else {
+                skipped(location.display().to_string(), SkipReason::Name);
+                continue;
+            };
+            let metadata = match fs::symlink_metadata(&location) {
+                Ok(metadata) => metadata,
+                // Gone since the folder was listed: as if it had never been there.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(FolderError::Io { path: location, error }),
+            };
+            if !publishable(&path) {
+                skipped(path, SkipReason::Name);
+            } else if metadata.is_dir() {
+                folders.push((location, format!("{path}/")));
+            } else if metadata.is_symlink() {
+                skipped(path, SkipReason::Link);
+            } else if !metadata.is_file() {
+                skipped(path, SkipReason::NotAFile);
+            } else if found.len() == MANIFEST_ENTRIES {
+                return Err(FolderError::TooManyFiles(root));
+            } else {
+                found.push(FoundFile { path, location, fingerprint: Fingerprint::of(&metadata) });
+            }
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(found)
+}
+
+/// Whether a manifest can hold this path. What a directory listing cannot contain (`..`, `/`) needs no check here.
+fn publishable(path: &str) -> bool {
+    path.len() <= PATH_BYTES
+        && path.split('/').count() <= PATH_SEGMENTS
+        && path.split('/').all(|segment| segment.len() <= PATH_SEGMENT_BYTES)
+        && !path.contains(|c: char| c == '\\' || c.is_control())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(root: &Path) -> (Vec<String>, Vec<(String, SkipReason)>) {
+        let mut skipped = Vec::new();
+        let found = scan(root, |path, reason| skipped.push((path, reason))).unwrap();
+        skipped.sort_by(|a, b| a.0.cmp(&b.0));
+        (found.into_iter().map(|file| file.path).collect(), skipped)
+    }
+
+    #[test]
+    fn files_come_sorted_by_their_whole_path() {
+        let root = tempfile::tempdir().unwrap();
+        for path in ["b.txt", "a/z.txt", "a-b.txt", "a/b/c.txt", ".hidden"] {
+            let location = root.path().join(path);
+            fs::create_dir_all(location.parent().unwrap()).unwrap();
+            fs::write(location, path).unwrap();
+        }
+        fs::create_dir(root.path().join("empty")).unwrap();
+        let (found, skipped) = paths(root.path());
+        assert_eq!(found, [".hidden", "a-b.txt", "a/b/c.txt", "a/z.txt", "b.txt"]);
+        assert_eq!(skipped, []);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_and_odd_names_are_left_out_and_said_so() {
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("secret"), "s").unwrap();
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("real"), "r").unwrap();
+        fs::write(root.path().join("back\\slash"), "r").unwrap();
+        std::os::unix::fs::symlink(outside.path(), root.path().join("out")).unwrap();
+        std::os::unix::fs::symlink("real", root.path().join("alias")).unwrap();
+        let (found, skipped) = paths(root.path());
+        assert_eq!(found, ["real"]);
+        let expected = [("alias", SkipReason::Link), ("back\\slash", SkipReason::Name), ("out", SkipReason::Link)];
+        assert_eq!(skipped, expected.map(|(path, reason)| (path.to_owned(), reason)));
+    }
+
+    #[test]
+    fn a_file_that_changed_does_not_open() {
+        let root = tempfile::tempdir().unwrap();
+        let location = root.path().join("f");
+        fs::write(&location, "one").unwrap();
+        let file = scan(root.path(), |_, _| ()).unwrap().remove(0);
+        let held = open(&file.location, file.fingerprint).unwrap();
+        fs::write(&location, "longer").unwrap();
+        assert!(open(&file.location, file.fingerprint).is_err());
+        assert!(unchanged(&held, file.fingerprint).is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_in_the_files_place_does_not_open() {
+        let root = tempfile::tempdir().unwrap();
+        let location = root.path().join("f");
+        fs::write(&location, "one").unwrap();
+        let file = scan(root.path(), |_, _| ()).unwrap().remove(0);
+        fs::rename(&location, root.path().join("g")).unwrap();
+        std::os::unix::fs::symlink("g", &location).unwrap();
+        assert!(open(&file.location, file.fingerprint).is_err());
+    }
+
+    #[test]
+    fn what_is_no_folder_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(matches!(scan(file.path(), |_, _| ()), Err(FolderError::NotAFolder(_))));
+        assert!(matches!(scan(Path::new("/no/such/folder"), |_, _| ()), Err(FolderError::Io { .. })));
+    }
+}

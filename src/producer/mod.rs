@@ -1,0 +1,303 @@
+//! The agent's side of the relay: publishes a folder, holds the outbound connections, announces the set and serves
+//! the platform's reads (specification sections 1 and 4).
+//!
+//! Owns everything behind `sluice agent`. Talks to a gateway over the wire only and knows nothing of the gateway's own
+//! modules, so that what it proves about the protocol is not proved by shared code.
+
+mod address;
+mod backoff;
+mod connection;
+mod control;
+mod data;
+mod fetch;
+mod folder;
+mod link;
+mod media_type;
+mod publish;
+mod registry;
+mod relay;
+mod token;
+mod watch;
+mod wire;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch as latest};
+use tokio_util::sync::CancellationToken;
+
+pub use address::InvalidGatewayUrl;
+pub use backoff::Backoff;
+pub use folder::{FolderError, SkipReason};
+pub use publish::{PublishError, PublishedSet};
+pub use registry::Registry;
+
+use crate::clock::Clock;
+use crate::protocol::{AgentName, SessionId, Sha256, TaskId};
+
+/// What `sluice agent` is asked to do.
+#[derive(Clone)]
+pub struct AgentOptions {
+    /// The folder to publish.
+    pub dir: PathBuf,
+    /// The gateway: `http`, `https`, `ws` or `wss`. Exactly this host and port are dialled; `/ws` is appended when the
+    /// path is empty or `/`.
+    pub gateway: String,
+    /// The agent's token, sent in headers and frames, never in a URL.
+    pub token: String,
+    /// The agent's name; the token's `agent_name` claim when absent.
+    pub name: Option<AgentName>,
+    /// The session of the turn that produced the set, which binds it to that turn's chat; the control session when
+    /// absent.
+    pub session: Option<SessionId>,
+    /// The task the set answers.
+    pub task: Option<TaskId>,
+    /// Whether to open a data connection beside the control connection.
+    pub data: bool,
+    /// Whether to publish and announce again when the folder changes.
+    pub watch: bool,
+    /// The delays between attempts to connect.
+    pub backoff: Backoff,
+    /// How long to wait for the first session before giving up.
+    pub session_timeout: Duration,
+    /// How long an announcement that draws no refusal is undecided.
+    pub confirm_window: Duration,
+    /// How long the watched folder must be quiet before it is published again.
+    pub settle: Duration,
+    /// Where times in manifests and frames come from.
+    pub clock: Clock,
+}
+
+impl AgentOptions {
+    /// Serves `dir` to `gateway` with every other option at its default.
+    pub fn new(dir: impl Into<PathBuf>, gateway: impl Into<String>, token: impl Into<String>) -> Self {
+        Self {
+            dir: dir.into(),
+            gateway: gateway.into(),
+            token: token.into(),
+            name: None,
+            session: None,
+            task: None,
+            data: false,
+            watch: false,
+            backoff: Backoff::default(),
+            session_timeout: Duration::from_secs(30),
+            confirm_window: Duration::from_secs(2),
+            settle: Duration::from_millis(500),
+            clock: Clock::system(),
+        }
+    }
+}
+
+impl fmt::Debug for AgentOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentOptions")
+            .field("dir", &self.dir)
+            .field("gateway", &self.gateway)
+            .field("name", &self.name)
+            .field("data", &self.data)
+            .field("watch", &self.watch)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why the agent ended. Each message is one line that says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The gateway URL cannot be dialled.
+    #[error("--gateway: {0}")]
+    Gateway(#[from] InvalidGatewayUrl),
+    /// The token cannot be put into a header.
+    #[error("--token: the token holds characters that no token has; pass it without quotes or line breaks")]
+    Token,
+    /// Neither the options nor the token name the agent.
+    #[error("the token names no agent; give the agent's name with --name")]
+    NoName,
+    /// The folder could not be published.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    /// The folder cannot be watched.
+    #[error("cannot watch the folder: {0}; run without --watch")]
+    Watch(String),
+    /// No session within the time allowed.
+    #[error("not_connected: no session with the gateway after {waited:?} ({last}); check --gateway and that it runs")]
+    NotConnected {
+        /// How long was waited.
+        waited: Duration,
+        /// What the last attempt ended in.
+        last: String,
+    },
+    /// The gateway refused the token.
+    #[error("the gateway refused the token ({0}); get a new one and start again")]
+    TokenRefused(String),
+    /// The gateway refused the session.
+    #[error("the gateway refused the session: {code}: {message}; check --name and --token")]
+    SessionRefused {
+        /// The gateway's code.
+        code: String,
+        /// The gateway's message.
+        message: String,
+    },
+    /// Another connection of the same agent took over.
+    #[error("another connection of this agent took over; stop the other one, or use another token")]
+    Superseded,
+}
+
+/// What happened, for the terminal and for tests. [`Display`](fmt::Display) prints one line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AgentEvent {
+    /// Something in the folder is not published.
+    Skipped {
+        /// Relative to the folder.
+        path: String,
+        /// Why.
+        reason: SkipReason,
+    },
+    /// Hashing has come this far.
+    Hashing {
+        /// Bytes hashed.
+        done_bytes: u64,
+        /// Bytes in all.
+        total_bytes: u64,
+    },
+    /// The folder is hashed and can be served.
+    Published {
+        /// The manifest's identity.
+        sha256: Sha256,
+        /// How many files.
+        files: usize,
+        /// Their bytes.
+        bytes: u64,
+    },
+    /// The folder could not be published again; the last set stays.
+    PublishFailed {
+        /// Why.
+        reason: String,
+    },
+    /// A session is open on the control connection.
+    Connected {
+        /// The control session.
+        session: SessionId,
+    },
+    /// The control connection is gone, or could not be made.
+    Disconnected {
+        /// Why.
+        reason: String,
+        /// When the next attempt starts.
+        retry_in: Duration,
+    },
+    /// The data connection is in use.
+    DataConnected,
+    /// The data connection is gone, or could not be made.
+    DataDisconnected {
+        /// Why.
+        reason: String,
+        /// When the next attempt starts.
+        retry_in: Duration,
+    },
+    /// The announcement has been sent.
+    Announced {
+        /// The manifest's identity.
+        sha256: Sha256,
+    },
+    /// Nobody refused the announcement within the confirm window.
+    Accepted {
+        /// The manifest's identity.
+        sha256: Sha256,
+    },
+    /// The connection ended within the confirm window, so whether the set was accepted is not known.
+    Unconfirmed {
+        /// The manifest's identity.
+        sha256: Sha256,
+    },
+    /// The gateway refused an announcement (`artifact.error`).
+    Refused {
+        /// The manifest named in the refusal, as it was written there.
+        sha256: String,
+        /// The gateway's code.
+        code: String,
+        /// The gateway's message.
+        message: String,
+    },
+}
+
+impl fmt::Display for AgentEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Skipped { path, reason } => write!(f, "skipped {path:?}: {reason}"),
+            Self::Hashing { done_bytes, total_bytes } => write!(f, "hashed {done_bytes} of {total_bytes} bytes"),
+            Self::Published { sha256, files, bytes } => {
+                write!(f, "published {files} files, {bytes} bytes, as sha256:{sha256}")
+            }
+            Self::PublishFailed { reason } => write!(f, "not published again: {reason}"),
+            Self::Connected { session } => write!(f, "connected, session {session}"),
+            Self::Disconnected { reason, retry_in } => {
+                write!(f, "not connected: {reason}; trying again in {retry_in:?}")
+            }
+            Self::DataConnected => f.write_str("data connection open"),
+            Self::DataDisconnected { reason, retry_in } => {
+                write!(f, "no data connection: {reason}; trying again in {retry_in:?}")
+            }
+            Self::Announced { sha256 } => write!(f, "announced sha256:{sha256}"),
+            Self::Accepted { sha256 } => write!(f, "accepted sha256:{sha256}"),
+            Self::Unconfirmed { sha256 } => {
+                write!(f, "sha256:{sha256} may not have been accepted: the connection ended")
+            }
+            Self::Refused { sha256, code, message } => {
+                write!(f, "artifact.error for sha256:{sha256}: {code}: {message}")
+            }
+        }
+    }
+}
+
+/// Publishes the folder, connects, announces the set and serves reads until `shutdown` is cancelled.
+///
+/// A dropped connection is dialled again for ever, with back-off; after a reconnect nothing is announced again unless
+/// the folder was watched and changed (specification section 4).
+///
+/// # Errors
+/// What no retry can mend: options that cannot work, a folder that cannot be published, no session within the time
+/// allowed, a refused token or session, a takeover by another connection.
+pub async fn run(
+    options: AgentOptions,
+    shutdown: CancellationToken,
+    events: impl Fn(AgentEvent) + Send + Sync + 'static,
+) -> Result<(), AgentError> {
+    let name = match &options.name {
+        Some(name) => name.clone(),
+        None => token::agent_name(&options.token).ok_or(AgentError::NoName)?,
+    };
+    let events: EventSink = Arc::new(events);
+    let registry = Arc::new(Registry::default());
+    let address = address::Address::parse(&options.gateway)?;
+    let agent_url = address.agent_url(&name);
+    let agent = connection::Agent {
+        dialler: connection::Dialler::new(address, &options.token)?,
+        name: name.clone(),
+        registry: registry.clone(),
+        slots: relay::Slots::default(),
+        events: events.clone(),
+        shutdown: shutdown.clone(),
+        options,
+    };
+    let publisher =
+        publish::Publisher::new(&agent.options, name, agent_url, registry, events.clone(), shutdown.child_token());
+
+    // One set may wait to be announced while the next is hashed.
+    let (sets, to_announce) = mpsc::channel(1);
+    let (session, sessions) = latest::channel(false);
+    let publishing = async {
+        tokio::select! {
+            ended = watch::publish(publisher, &agent.options, sets, events) => ended,
+            () = shutdown.cancelled() => Ok(()),
+        }
+    };
+    tokio::try_join!(publishing, control::hold(&agent, to_announce, session), data::hold(&agent, sessions))?;
+    Ok(())
+}
+
+/// Where events go.
+type EventSink = Arc<dyn Fn(AgentEvent) + Send + Sync>;

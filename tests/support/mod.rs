@@ -1,0 +1,16 @@
+//! What the integration tests share: sample content and an agent that does as it is told.
+#![allow(dead_code, unused_imports, reason = "each test crate uses a part")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a helper of tests fails the test")]
+
+pub mod agent;
+pub mod behaviour;
+pub mod log;
+pub mod platform;
+pub mod sample;
+
+mod socket;
+
+pub use agent::{Agent, AgentBuilder, ConnectError};
+pub use behaviour::{Behaviour, Fault};
+pub use log::{Event, Kind, What};
+pub use sample::{SampleSet, bytes, sha256};
