@@ -376,6 +376,8 @@ async fn too_late_is_not_kept(database: &TestDatabase) {
         NewAnnouncement { deadline: Some(tokio::time::Instant::now()), ..announcement(FLOW, None, manifest.clone()) };
     assert!(store.commit_announcement(late).await.unwrap_err().is_unavailable());
     assert_eq!(store.manifest_bytes(&manifest.identity).await.unwrap(), None);
+    // What was broken off stands in nobody's way.
+    assert!(stored(store.commit_announcement(announcement(FLOW, None, manifest)).await.unwrap()).new);
 }
 
 async fn a_write_outlives_its_caller(database: &TestDatabase) {
