@@ -12,7 +12,7 @@ use std::time::Duration;
 use db::TestDatabase;
 use serde_json::{Value, json};
 use sets::{id, open, read, value};
-use sluice::agents::OpenSession;
+use sluice::agents::{OpenSession, Text};
 use sluice::metrics::Metrics;
 use sluice::protocol::{Sha256, manifest};
 use sluice::sets::{Accepted, AnnounceCode, Announcer, Refusal, SetLimits, Sets};
@@ -24,6 +24,7 @@ on_both_databases!(
     a_session_decides_agent_and_chat,
     a_frame_is_checked_against_its_manifest,
     a_large_announcement_is_read_elsewhere,
+    a_large_frame_of_another_type_is_no_announcement,
     quotas_are_refused_by_name,
     a_store_that_is_away_is_unavailable,
     a_full_budget_is_unavailable_in_time,
@@ -77,6 +78,13 @@ fn frame(manifest: &Value, change: Value) -> String {
     frame.to_string()
 }
 
+impl House {
+    async fn announce(&self, by: &Announcer, text: impl Into<String>) -> Result<Accepted, Refusal> {
+        let accepted = self.sets.announce(by, &Text::from(text.into())).await?;
+        Ok(accepted.expect("the frame is an announcement"))
+    }
+}
+
 fn code(outcome: Result<Accepted, Refusal>) -> String {
     outcome.expect_err("a refusal").error.code
 }
@@ -87,7 +95,7 @@ async fn a_set_is_announced_and_listed(database: &TestDatabase) {
     let manifest = value(&[("a", "aaa"), ("b", "b")], None);
     let identity = read(&manifest).identity;
     let text = frame(&manifest, json!({ "progress": { "done": 1, "total": 2 } }));
-    let accepted = house.sets.announce(&on_socket(&[FLOW]), &text).await.unwrap();
+    let accepted = house.announce(&on_socket(&[FLOW]), &text).await.unwrap();
     assert_eq!((accepted.chat, accepted.sha256, accepted.new), (Some(id("c1")), identity, true));
 
     let list = house.sets.list(&id("c1"), None, 10).await.unwrap();
@@ -119,7 +127,7 @@ async fn a_session_decides_agent_and_chat(database: &TestDatabase) {
     let (alone, both, other) = (on_socket(&[FLOW]), on_socket(&[FLOW, OTHER]), on_socket(&[OTHER]));
     let manifest = value(&[("a", "a")], None);
     let announce = async |by: &Announcer, session: Value| {
-        house.sets.announce(by, &frame(&manifest, json!({ "session_id": session }))).await
+        house.announce(by, &frame(&manifest, json!({ "session_id": session }))).await
     };
     let placed = |outcome: Result<Accepted, Refusal>| {
         let accepted = outcome.expect("kept");
@@ -150,7 +158,7 @@ async fn a_frame_is_checked_against_its_manifest(database: &TestDatabase) {
     let by = on_socket(&[FLOW]);
     let manifest = value(&[("a", "a")], None);
     let refused = async |change: Value| {
-        let refusal = house.sets.announce(&by, &frame(&manifest, change)).await.expect_err("a refusal");
+        let refusal = house.announce(&by, &frame(&manifest, change)).await.expect_err("a refusal");
         assert_eq!(refusal.event_id.as_deref(), Some("e1"));
         assert!(!refusal.error.message.is_empty());
         (refusal.error.code, refusal.sha256)
@@ -172,10 +180,10 @@ async fn a_frame_is_checked_against_its_manifest(database: &TestDatabase) {
     ] {
         assert_eq!(refused(change.clone()).await.0, code, "{change}");
     }
-    let refusal = house.sets.announce(&by, r#"{"type":"artifact.manifest","sha256":"no","event_id":7}"#).await;
+    let refusal = house.announce(&by, r#"{"type":"artifact.manifest","sha256":"no","event_id":7}"#).await;
     let refusal = refusal.expect_err("a refusal");
     assert_eq!((refusal.event_id, refusal.sha256.as_str()), (None, "no"));
-    assert_eq!(code(house.sets.announce(&by, "{").await), "bad_request");
+    assert_eq!(code(house.announce(&by, "{").await), "bad_request");
     assert_eq!(house.sets.list(&id("c1"), None, 10).await.unwrap().sets.len(), 0);
 }
 
@@ -186,7 +194,7 @@ async fn a_large_announcement_is_read_elsewhere(database: &TestDatabase) {
     let manifest = value(&files, None);
     let text = frame(&manifest, json!({}));
     assert!(text.len() > 16 * 1024);
-    assert!(house.sets.announce(&on_socket(&[FLOW]), &text).await.unwrap().new);
+    assert!(house.announce(&on_socket(&[FLOW]), &text).await.unwrap().new);
     assert_eq!(house.sets.list(&id("c1"), None, 10).await.unwrap().sets[0].entries, 500);
 }
 
@@ -194,16 +202,22 @@ async fn quotas_are_refused_by_name(database: &TestDatabase) {
     let quota = Quota { unbound: 0, ..Quota::default() };
     let house = house(database, SetLimits { quota, ..patient() }).await;
     let text = frame(&value(&[("a", "a")], None), json!({ "session_id": null }));
-    assert_eq!(code(house.sets.announce(&on_socket(&[FLOW]), &text).await), "quota_exceeded");
+    assert_eq!(code(house.announce(&on_socket(&[FLOW]), &text).await), "quota_exceeded");
+}
+
+async fn a_large_frame_of_another_type_is_no_announcement(database: &TestDatabase) {
+    let house = house(database, patient()).await;
+    let text = json!({ "type": "response.delta", "delta": { "type": "text", "text": "x".repeat(100_000) } }).to_string();
+    assert_eq!(house.sets.announce(&on_socket(&[FLOW]), &Text::from(text)).await.unwrap(), None);
 }
 
 async fn a_store_that_is_away_is_unavailable(database: &TestDatabase) {
     let house = house(database, patient()).await;
     let text = frame(&value(&[("a", "a")], None), json!({}));
     house.store.close().await;
-    assert_eq!(code(house.sets.announce(&on_socket(&[FLOW]), &text).await), "unavailable");
+    assert_eq!(code(house.announce(&on_socket(&[FLOW]), &text).await), "unavailable");
     house.draining.cancel();
-    let refusal = house.sets.announce(&on_socket(&[FLOW]), &text).await.expect_err("a refusal");
+    let refusal = house.announce(&on_socket(&[FLOW]), &text).await.expect_err("a refusal");
     assert_eq!((refusal.error.code.as_str(), refusal.event_id.as_deref()), ("unavailable", Some("e1")));
 }
 
@@ -211,7 +225,7 @@ async fn a_full_budget_is_unavailable_in_time(database: &TestDatabase) {
     let limits = SetLimits { deadline: Duration::ZERO, ..SetLimits::default() };
     let house = house(database, limits).await;
     let text = frame(&value(&[("a", "a")], None), json!({}));
-    let refusal = house.sets.announce(&on_socket(&[FLOW]), &text).await.expect_err("a refusal");
+    let refusal = house.announce(&on_socket(&[FLOW]), &text).await.expect_err("a refusal");
     assert_eq!(refusal.error.code, "unavailable");
     assert_eq!(refusal.sha256, read(&value(&[("a", "a")], None)).identity.to_hex());
     assert_eq!(house.sets.list(&id("c1"), None, 10).await.unwrap().sets.len(), 0);

@@ -376,6 +376,8 @@ async fn too_late_is_not_kept(database: &TestDatabase) {
         NewAnnouncement { deadline: Some(tokio::time::Instant::now()), ..announcement(FLOW, None, manifest.clone()) };
     assert!(store.commit_announcement(late).await.unwrap_err().is_unavailable());
     assert_eq!(store.manifest_bytes(&manifest.identity).await.unwrap(), None);
+    // What was broken off stands in nobody's way.
+    assert!(stored(store.commit_announcement(announcement(FLOW, None, manifest)).await.unwrap()).new);
 }
 
 async fn a_write_outlives_its_caller(database: &TestDatabase) {
@@ -461,6 +463,24 @@ async fn a_wrong_url_says_what_to_do() {
     let missing = folder.path().join("no/such/folder/x.db");
     let message = refuse(&format!("sqlite://{}", missing.display())).await;
     assert!(message.contains("cannot open") && message.contains("x.db"), "{message}");
+}
+
+#[tokio::test]
+async fn a_sqlite_path_keeps_its_steps_back_and_its_odd_characters() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(folder.path().join("a b/c")).unwrap();
+    for (path, file) in [("a b/c/../../100%25 new.db", "100% new.db"), ("a b/%23 and %3F.db", "a b/# and ?.db")] {
+        let url = format!("sqlite://{}/{path}", folder.path().display());
+        Store::open(&url, StoreOptions::default()).await.unwrap().close().await;
+        assert!(folder.path().join(file).is_file(), "{path}");
+    }
+    // A relative path is the process's, so this only looks.
+    let only_look = StoreOptions { migrate: false, ..StoreOptions::default() };
+    let missing = Store::open("sqlite://../../no-such-folder/x.db", only_look).await.unwrap_err();
+    assert!(
+        matches!(&missing, OpenError::NotWritable { path, .. } if path == "../../no-such-folder/x.db"),
+        "{missing}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

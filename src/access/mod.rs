@@ -9,6 +9,8 @@
 
 mod cache;
 mod sources;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

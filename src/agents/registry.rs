@@ -191,6 +191,15 @@ impl Registry {
         self.agents.get(agent).map(|presence| online(agent, &presence))
     }
 
+    /// Ends an agent's connections, as if newer ones had taken over: it no longer holds its name.
+    pub fn evict(&self, agent: &Principal) {
+        let Some((_, presence)) = self.agents.remove(agent) else { return };
+        self.metrics.agents_online.dec();
+        for link in presence.control.into_iter().chain(presence.data) {
+            link.mailbox.supersede(agent);
+        }
+    }
+
     /// Whether this is a control session of some connection.
     pub fn is_session(&self, session: &SessionId) -> bool {
         self.sessions.contains(session)
@@ -283,6 +292,18 @@ mod tests {
         assert!(Arc::ptr_eq(&link.slots, &slots));
         registry.detach(&agent().0, data);
         assert_eq!(registry.link(&agent().0).unwrap().id, control);
+    }
+
+    #[test]
+    fn an_evicted_agent_is_offline_and_its_connections_are_told() {
+        let registry = registry();
+        let (id, control, _) = attach(&registry, Kind::Control);
+        let (_, data, _) = attach(&registry, Kind::Data);
+        registry.evict(&agent().0);
+        assert!(registry.link(&agent().0).is_none());
+        assert!(superseded(&control) && superseded(&data));
+        registry.detach(&agent().0, id);
+        assert_eq!(registry.metrics.agents_online.get(), 0);
     }
 
     #[tokio::test]

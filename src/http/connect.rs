@@ -78,7 +78,7 @@ async fn run(state: AppState, kind: Kind, credential: Option<Credential>, socket
 /// Decides the announcements of one connection in their order, beside its task.
 async fn decide(sets: Sets, mut announcements: mpsc::Receiver<Announce>) {
     while let Some(Announce { text, by, reply }) = announcements.recv().await {
-        let Err(refusal) = sets.announce(&Announcer { sessions: by }, text.as_str()).await else { continue };
+        let Err(refusal) = sets.announce(&Announcer { sessions: by }, &text).await else { continue };
         let (event_id, sha256, error) = (refusal.event_id, refusal.sha256, refusal.error);
         if reply.send(PlatformFrame::ArtifactError { event_id, sha256, error }).is_err() {
             tracing::debug!("a refusal found its connection gone");

@@ -213,7 +213,7 @@ struct AgentBody {
     principal: Principal,
 }
 
-/// Gives a name to another agent: the one way to take it from whoever held it first.
+/// Gives a name to another agent: the one way to take it from whoever held it first, whose connections end.
 async fn put_agent(
     operator: Operator,
     State(state): State<AppState>,
@@ -223,8 +223,12 @@ async fn put_agent(
     if !body.principal.is_agent() {
         return Err(Problem::BadRequest("a name belongs to an agent: agent:<id>".into()));
     }
+    let old = state.store.agent_by_name(&name).await?.ok_or(Problem::NotFound)?;
     if !state.store.reassign_name(&name, &body.principal).await? {
         return Err(Problem::NotFound);
+    }
+    if old.principal != body.principal {
+        state.agents.registry.evict(&old.principal);
     }
     get_agent(operator, State(state), PathOf(name)).await
 }

@@ -4,7 +4,8 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::{Accepted, AnnounceCode, Announcer, Refusal, Sets, kib};
-use crate::protocol::frames::{Announcement, ErrorBody, Progress};
+use crate::agents::Text;
+use crate::protocol::frames::{AgentFrame, Announcement, ErrorBody, Progress};
 use crate::protocol::limits::SAFE_INTEGER;
 use crate::protocol::manifest::{self, ManifestError};
 use crate::protocol::{Location, Manifest, Principal, SessionId, Sha256, TaskId};
@@ -22,6 +23,9 @@ enum Refused {
     Code(AnnounceCode, String),
     #[error(transparent)]
     Manifest(#[from] ManifestError),
+    /// No announcement at all.
+    #[error("not an announcement")]
+    OtherFrame,
 }
 
 impl Refused {
@@ -37,6 +41,7 @@ impl Refused {
         match self {
             Self::Code(code, message) => ErrorBody::new(code.code(), message.clone()),
             Self::Manifest(error) => ErrorBody::new(error.code.code(), error.message.clone()),
+            Self::OtherFrame => ErrorBody::new(AnnounceCode::BadRequest.code(), self.to_string()),
         }
     }
 
@@ -45,6 +50,7 @@ impl Refused {
         match self {
             Self::Code(code, _) => code.code(),
             Self::Manifest(_) => AnnounceCode::Manifest.code(),
+            Self::OtherFrame => AnnounceCode::BadRequest.code(),
         }
     }
 }
@@ -67,7 +73,9 @@ struct Content {
 impl Sets {
     /// Decides one `artifact.manifest` frame. Returns `Ok` only once the set is kept; a refusal is for the connection
     /// that the frame came in on. Takes no longer than [`deadline`](super::SetLimits::deadline).
-    pub async fn announce(&self, by: &Announcer, text: &str) -> Result<Accepted, Refusal> {
+    ///
+    /// A frame of another type is `None`: frames too long for their connection's task come here unread.
+    pub async fn announce(&self, by: &Announcer, text: &Text) -> Result<Option<Accepted>, Refusal> {
         let deadline = Instant::now() + self.limits.deadline;
         let outcome = match tokio::time::timeout_at(deadline, self.decide(by, text, deadline)).await {
             Ok(outcome) => outcome,
@@ -75,10 +83,13 @@ impl Sets {
                 Err((None, Refused::unavailable("the announcement could not be kept in time; announce it again")))
             }
         };
+        if let Err((_, Refused::OtherFrame)) = outcome {
+            return Ok(None);
+        }
         let label = outcome.as_ref().map_or_else(|(_, refused)| refused.outcome(), |_| "accepted");
         self.metrics.announcements.with_label_values(&[label]).inc();
-        outcome.map_err(|(named, refused)| {
-            let (event_id, sha256) = named.unwrap_or_else(|| named_in(text));
+        outcome.map(Some).map_err(|(named, refused)| {
+            let (event_id, sha256) = named.unwrap_or_else(|| named_in(text.as_str()));
             Refusal { event_id, sha256, error: refused.body() }
         })
     }
@@ -86,7 +97,7 @@ impl Sets {
     async fn decide(
         &self,
         by: &Announcer,
-        text: &str,
+        text: &Text,
         deadline: Instant,
     ) -> Result<Accepted, (Option<(Option<String>, String)>, Refused)> {
         if self.draining.is_cancelled() {
@@ -182,20 +193,23 @@ fn store_refusal(error: StoreError) -> Refused {
     Refused::unavailable("the gateway cannot keep anything at the moment; announce the set again later")
 }
 
-async fn parse_off_task(text: &str) -> Result<Claims, Refused> {
+async fn parse_off_task(text: &Text) -> Result<Claims, Refused> {
     if text.len() <= INLINE_BYTES {
-        return parse(text);
+        return parse(text.as_str());
     }
-    let text = text.to_owned();
-    match tokio::task::spawn_blocking(move || parse(&text)).await {
+    let text = text.clone();
+    match tokio::task::spawn_blocking(move || parse(text.as_str())).await {
         Ok(parsed) => parsed,
         Err(_) => Err(Refused::unavailable("the gateway is stopping")),
     }
 }
 
 fn parse(text: &str) -> Result<Claims, Refused> {
-    let frame: Announcement<'_> = serde_json::from_str(text)
-        .map_err(|error| Refused::new(AnnounceCode::BadRequest, format!("not an announcement: {error}")))?;
+    let frame = match AgentFrame::parse(text) {
+        Ok(AgentFrame::Announcement(frame)) => frame,
+        Ok(_) => return Err(Refused::OtherFrame),
+        Err(error) => return Err(Refused::new(AnnounceCode::BadRequest, error.to_string())),
+    };
     Ok(Claims {
         event_id: frame.event_id.clone().filter(|id| id.len() <= ECHO_BYTES),
         sha256: frame.sha256,

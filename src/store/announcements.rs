@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use sqlx::{AnyConnection, Row as _};
+use sqlx::{Any, AnyConnection, Row as _, Transaction};
 use tokio::time::Instant;
 
 use super::{Store, StoreError, manifests, rows, sessions};
@@ -85,26 +85,41 @@ impl Store {
 }
 
 /// The same set of the same task in the same place.
-const FIND: &str = "SELECT id FROM announcements WHERE agent = $1 AND manifest = $2 AND COALESCE(task_id, '') = $3 \
+pub(super) const FIND: &str = "SELECT id FROM announcements WHERE agent = $1 AND manifest = $2 AND COALESCE(task_id, '') = $3 \
     AND COALESCE('c:' || chat, 's:' || session_id, '') = $4";
 
 /// Unfinished sets of the same task in the same place.
-const SUPERSEDE: &str = "DELETE FROM announcements WHERE agent = $1 AND task_id = $2 AND id <> $3 AND done < total \
+pub(super) const SUPERSEDE: &str = "DELETE FROM announcements WHERE agent = $1 AND task_id = $2 AND id <> $3 AND done < total \
     AND COALESCE('c:' || chat, 's:' || session_id, '') = $4";
 
 /// What an agent has announced, without what a new announcement of the task would supersede.
-const USED: &str = "SELECT count(*), CAST(COALESCE(SUM(manifest_size), 0) AS BIGINT), \
+pub(super) const USED: &str = "SELECT count(*), CAST(COALESCE(SUM(manifest_size), 0) AS BIGINT), \
     CAST(COALESCE(SUM(CASE WHEN chat IS NULL THEN 1 ELSE 0 END), 0) AS BIGINT) \
     FROM announcements WHERE agent = $1 AND NOT (COALESCE(task_id, '') = $2 AND $2 <> '' \
     AND COALESCE(done, 0) < COALESCE(total, 0) AND COALESCE('c:' || chat, 's:' || session_id, '') = $3)";
 
 async fn commit(store: Store, new: Arc<NewAnnouncement>) -> Result<Commit, sqlx::Error> {
+    let (tx, outcome) = match new.deadline {
+        // To the caller, one that is missed is a database that was too slow. Dropped, the transaction is rolled back.
+        Some(deadline) => {
+            let work = tokio::time::timeout_at(deadline, carry_out(&store, &new)).await;
+            work.map_err(|_| sqlx::Error::PoolTimedOut)??
+        }
+        None => carry_out(&store, &new).await?,
+    };
+    if matches!(outcome, Commit::Stored(_)) {
+        tx.commit().await?;
+    }
+    Ok(outcome)
+}
+
+async fn carry_out(store: &Store, new: &NewAnnouncement) -> Result<(Transaction<'static, Any>, Commit), sqlx::Error> {
     let mut tx = store.begin().await?;
     store.0.dialect.lock_agent(&mut tx, &new.agent).await?;
     let chat = match &new.session {
         None => None,
         Some(session) => match sessions::lookup(&mut *tx, session).await? {
-            Some(bound) if bound.agent != new.agent => return Ok(Commit::ForeignSession),
+            Some(bound) if bound.agent != new.agent => return Ok((tx, Commit::ForeignSession)),
             bound => bound.map(|bound| bound.chat),
         },
     };
@@ -114,29 +129,24 @@ async fn commit(store: Store, new: Arc<NewAnnouncement>) -> Result<Commit, sqlx:
         (None, Some(session)) => format!("s:{session}"),
         (None, None) => String::new(),
     };
-    let known = find(&mut tx, &new, &place).await?;
+    let known = find(&mut tx, new, &place).await?;
     let id = match known {
         Some(id) => {
-            update(&mut tx, id, &new, store.0.clock.unix_millis()).await?;
+            update(&mut tx, id, new, store.0.clock.unix_millis()).await?;
             id
         }
         None => {
-            if let Some(what) = exceeded(&mut tx, &new, &place, chat.is_none()).await? {
-                return Ok(Commit::QuotaExceeded(what));
+            if let Some(what) = exceeded(&mut tx, new, &place, chat.is_none()).await? {
+                return Ok((tx, Commit::QuotaExceeded(what)));
             }
             let id = store.next_id();
             manifests::insert(&mut tx, &new.manifest).await?;
-            insert(&mut tx, id, &new, chat.as_ref(), store.0.clock.unix_millis()).await?;
+            insert(&mut tx, id, new, chat.as_ref(), store.0.clock.unix_millis()).await?;
             id
         }
     };
-    supersede(&mut tx, id, &new, &place).await?;
-    if new.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-        // To the caller this is a database that was too slow.
-        return Err(sqlx::Error::PoolTimedOut);
-    }
-    tx.commit().await?;
-    Ok(Commit::Stored(Announced { id, chat, new: known.is_none() }))
+    supersede(&mut tx, id, new, &place).await?;
+    Ok((tx, Commit::Stored(Announced { id, chat, new: known.is_none() })))
 }
 
 async fn find(conn: &mut AnyConnection, new: &NewAnnouncement, place: &str) -> Result<Option<i64>, sqlx::Error> {

@@ -20,9 +20,14 @@ mod error;
 mod manifests;
 mod offers;
 mod open;
+#[cfg(test)]
+mod plans;
 mod rows;
 mod sessions;
 mod sets;
+mod target;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -60,6 +65,9 @@ struct Inner {
     tasks: TaskTracker,
     generation: AtomicU64,
     last_id: AtomicI64,
+    /// Questions asked so far, for tests that hold two answers to the same number of them.
+    #[cfg(test)]
+    asked: AtomicU64,
 }
 
 impl Store {
@@ -84,6 +92,8 @@ impl Store {
 
     /// Runs a query to its end, or to the end of its time.
     async fn bounded<T>(&self, query: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, StoreError> {
+        #[cfg(test)]
+        self.0.asked.fetch_add(1, Ordering::Relaxed);
         match tokio::time::timeout(self.0.operation_timeout, query).await {
             Ok(answer) => answer.map_err(|error| self.0.dialect.error(error)),
             Err(_) => Err(StoreError::Unavailable("the database did not answer in time".to_owned())),
@@ -103,6 +113,11 @@ impl Store {
             outcome
         });
         task.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the write was broken off".to_owned())))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn asked(&self) -> u64 {
+        self.0.asked.load(Ordering::Relaxed)
     }
 
     async fn begin(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {

@@ -86,9 +86,9 @@ fn offer(row: &AnyRow) -> Result<Offer, sqlx::Error> {
 
 /// A query in the making: text whose variable parts are placeholders, and the values to bind, in order.
 #[derive(Default)]
-struct Search {
-    sql: String,
-    values: Vec<String>,
+pub(super) struct Search {
+    pub(super) sql: String,
+    pub(super) values: Vec<String>,
 }
 
 impl Search {
@@ -136,7 +136,7 @@ impl Search {
 }
 
 /// The announcements of a chat's set that list a path, newest first.
-fn file_search(scope: Scope<'_>, chat: &ChatId, manifest: &Sha256, path: &str, limit: u32) -> Search {
+pub(super) fn file_search(scope: Scope<'_>, chat: &ChatId, manifest: &Sha256, path: &str, limit: u32) -> Search {
     let mut search = Search::default();
     let fails = search.fails(TaskRule::Any);
     let (chat, manifest, path) = (search.value(chat.as_str()), search.value(manifest.to_hex()), search.value(path));
@@ -151,7 +151,13 @@ fn file_search(scope: Scope<'_>, chat: &ChatId, manifest: &Sha256, path: &str, l
 }
 
 /// The announcements that list a blob, those that pass first and then newest first.
-fn blob_search(scope: Scope<'_>, agent: Option<&AgentName>, blob: &Sha256, rule: TaskRule<'_>, limit: u32) -> Search {
+pub(super) fn blob_search(
+    scope: Scope<'_>,
+    agent: Option<&AgentName>,
+    blob: &Sha256,
+    rule: TaskRule<'_>,
+    limit: u32,
+) -> Search {
     let mut search = Search::default();
     let fails = search.fails(rule);
     let blob = search.value(blob.to_hex());
@@ -166,7 +172,12 @@ fn blob_search(scope: Scope<'_>, agent: Option<&AgentName>, blob: &Sha256, rule:
 }
 
 /// One announcement of a manifest, that passes if any does.
-fn manifest_search(scope: Scope<'_>, agent: Option<&AgentName>, manifest: &Sha256, rule: TaskRule<'_>) -> Search {
+pub(super) fn manifest_search(
+    scope: Scope<'_>,
+    agent: Option<&AgentName>,
+    manifest: &Sha256,
+    rule: TaskRule<'_>,
+) -> Search {
     let mut search = Search::default();
     let fails = search.fails(rule);
     let manifest = search.value(manifest.to_hex());

@@ -1,14 +1,13 @@
-use std::str::FromStr as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
 
-use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::migrate::{Migrate as _, MigrateError, Migrator};
-use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _};
+use sqlx::{AnyConnection, Connection as _};
 use tokio_util::task::TaskTracker;
 
 use super::dialect::Dialect;
+use super::target::Target;
 use super::{Inner, Store};
 use crate::clock::Clock;
 
@@ -124,107 +123,6 @@ pub enum OpenError {
     },
 }
 
-/// A database that a URL names.
-struct Target {
-    dialect: Dialect,
-    options: AnyConnectOptions,
-    /// For messages: no user, no password.
-    shown: String,
-}
-
-impl Target {
-    fn parse(url: &str, migrate: bool) -> Result<Self, OpenError> {
-        let dialect = match url.split_once(':').map(|(scheme, _)| scheme) {
-            Some("sqlite") => Dialect::Sqlite,
-            Some("postgres" | "postgresql") => Dialect::Postgres,
-            _ => return Err(OpenError::Scheme),
-        };
-        if dialect == Dialect::Sqlite && (url.contains(":memory:") || url.contains("mode=memory")) {
-            return Err(OpenError::InMemory);
-        }
-        // The driver's own text could repeat what stands in the URL.
-        let mut options =
-            AnyConnectOptions::from_str(url).map_err(|_| OpenError::Url("it cannot be parsed".to_owned()))?;
-        let shown = match dialect {
-            Dialect::Sqlite => {
-                let file = url.trim_start_matches("sqlite:").trim_start_matches("//");
-                let file = file.split_once('?').map_or(file, |(file, _)| file);
-                if file.is_empty() {
-                    return Err(OpenError::InMemory);
-                }
-                if !options.database_url.query_pairs().any(|(name, _)| name == "mode") {
-                    let mode = if migrate { "rwc" } else { "rw" };
-                    options.database_url.query_pairs_mut().append_pair("mode", mode);
-                }
-                file.to_owned()
-            }
-            Dialect::Postgres => {
-                let url = &options.database_url;
-                let host = url.host_str().unwrap_or("localhost");
-                format!("{host}:{}{}", url.port().unwrap_or(5432), url.path())
-            }
-        };
-        // Statements of thousands of placeholders are no use in a log, and failures are reported by whoever asked.
-        options = options.disable_statement_logging();
-        Ok(Self { dialect, options, shown })
-    }
-
-    /// One connection, used to look and to migrate before the pools exist.
-    async fn connect(&self, within: Duration) -> Result<AnyConnection, OpenError> {
-        let connect = async {
-            let mut conn = AnyConnection::connect_with(&self.options).await?;
-            if self.dialect == Dialect::Sqlite {
-                // The first statement is when SQLite looks into the file.
-                for statement in self.dialect.on_connect() {
-                    sqlx::query(*statement).execute(&mut conn).await?;
-                }
-            }
-            Ok(conn)
-        };
-        match tokio::time::timeout(within, connect).await {
-            Ok(outcome) => outcome.map_err(|error| self.connect_error(&error)),
-            Err(_) => {
-                let reason = format!("no answer within {} s", within.as_secs_f32());
-                Err(OpenError::Connect { target: self.shown.clone(), reason })
-            }
-        }
-    }
-
-    fn connect_error(&self, error: &sqlx::Error) -> OpenError {
-        let reason = match error {
-            sqlx::Error::Configuration(_) => return OpenError::Url("an option in it is not known".to_owned()),
-            sqlx::Error::Database(refusal) => refusal.message().to_owned(),
-            sqlx::Error::Io(io) => io.to_string(),
-            other => other.to_string(),
-        };
-        if self.dialect == Dialect::Postgres {
-            return OpenError::Connect { target: self.shown.clone(), reason };
-        }
-        let code = error.as_database_error().and_then(|refusal| refusal.code());
-        match code.and_then(|code| code.parse::<u32>().ok()).map(|code| code & 0xff) {
-            Some(26) => OpenError::NotADatabase { path: self.shown.clone() },
-            Some(3 | 8 | 10 | 14 | 23) => OpenError::NotWritable { path: self.shown.clone(), reason },
-            _ => OpenError::Connect { target: self.shown.clone(), reason },
-        }
-    }
-
-    fn pool(&self, connections: u32, options: &StoreOptions) -> AnyPool {
-        let on_connect = self.dialect.on_connect();
-        AnyPoolOptions::new()
-            .max_connections(connections)
-            .acquire_timeout(options.acquire_timeout)
-            .after_connect(move |conn, _| {
-                Box::pin(async move {
-                    for statement in on_connect {
-                        sqlx::query(*statement).execute(&mut *conn).await?;
-                    }
-                    Ok(())
-                })
-            })
-            .connect_lazy_with(self.options.clone())
-    }
-}
-
 impl Store {
     /// Opens the database that `url` names, after its schema has been looked at and, when asked for, migrated.
     pub async fn open(url: &str, options: StoreOptions) -> Result<Self, OpenError> {
@@ -249,6 +147,8 @@ impl Store {
             tasks: TaskTracker::new(),
             generation: AtomicU64::new(0),
             last_id: AtomicI64::new(0),
+            #[cfg(test)]
+            asked: AtomicU64::new(0),
         })))
     }
 }

@@ -82,15 +82,16 @@ pub(super) async fn lookup(
 }
 
 /// Waiting sets that the chat has already, of the same task.
-const SAME: &str = "DELETE FROM announcements WHERE agent = $1 AND session_id = $2 AND chat IS NULL \
+pub(super) const SAME: &str = "DELETE FROM announcements WHERE agent = $1 AND session_id = $2 AND chat IS NULL \
     AND EXISTS (SELECT 1 FROM announcements b WHERE b.agent = $1 AND b.chat = $3 \
     AND b.manifest = announcements.manifest AND COALESCE(b.task_id, '') = COALESCE(announcements.task_id, ''))";
 /// Unfinished sets of the chat that a waiting set of the same task supersedes.
-const SUPERSEDED: &str = "DELETE FROM announcements WHERE agent = $1 AND chat = $3 AND done < total \
+pub(super) const SUPERSEDED: &str = "DELETE FROM announcements WHERE agent = $1 AND chat = $3 AND done < total \
     AND EXISTS (SELECT 1 FROM announcements w WHERE w.agent = $1 AND w.session_id = $2 AND w.chat IS NULL \
     AND w.task_id = announcements.task_id AND w.id > announcements.id)";
 /// The move itself.
-const BIND: &str = "UPDATE announcements SET chat = $3 WHERE agent = $1 AND session_id = $2 AND chat IS NULL";
+pub(super) const BIND: &str =
+    "UPDATE announcements SET chat = $3 WHERE agent = $1 AND session_id = $2 AND chat IS NULL";
 
 /// Moves the waiting sets of a session into its chat, by the rules that hold for announcing them there.
 async fn bind_waiting(

@@ -52,17 +52,17 @@ pub struct EntryRecord {
 }
 
 /// A chat's sets, newest first.
-const SETS: &str = "SELECT a.id, a.manifest, a.task_id, a.agent, a.done, a.total, a.created_at, m.size, \
+pub(super) const SETS: &str = "SELECT a.id, a.manifest, a.task_id, a.agent, a.done, a.total, a.created_at, m.size, \
     m.total_size, m.entry_count, m.created_at AS manifest_created_at, m.expires_at, \
     (SELECT MIN(n.name) FROM agents n WHERE n.principal = a.agent) AS agent_name \
     FROM announcements a JOIN manifests m ON m.sha256 = a.manifest \
     WHERE a.chat = $1 AND a.id < $2 ORDER BY a.id DESC LIMIT $3";
 
 /// Whether a chat has a set.
-const HAS_SET: &str = "SELECT 1 FROM announcements WHERE chat = $1 AND manifest = $2 LIMIT 1";
+pub(super) const HAS_SET: &str = "SELECT 1 FROM announcements WHERE chat = $1 AND manifest = $2 LIMIT 1";
 
 /// A chat's set's entries, in order.
-const ENTRIES: &str = "SELECT position, path, size, sha256, media_type, kind FROM entries \
+pub(super) const ENTRIES: &str = "SELECT position, path, size, sha256, media_type, kind FROM entries \
     WHERE manifest = $2 AND position > $3 \
     AND EXISTS (SELECT 1 FROM announcements a WHERE a.chat = $1 AND a.manifest = $2) \
     ORDER BY position LIMIT $4";

@@ -1,0 +1,63 @@
+use std::sync::Arc;
+
+use super::{Access, BlobAnswer, BlobRequest};
+use crate::identity::Caller;
+use crate::protocol::{ChatId, Principal, Sha256, manifest};
+use crate::store::{NewAnnouncement, Quota, Store, StoreOptions};
+
+/// What is not there and what is somebody else's are answered alike after the same questions to the database.
+#[tokio::test]
+async fn unknown_and_foreign_cannot_be_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}/sluice.db", folder.path().display());
+    let store = Store::open(&url, StoreOptions::default()).await.unwrap();
+    let (chat, agent): (ChatId, Principal) = ("c1".parse().unwrap(), "agent:a".parse().unwrap());
+    store.put_chat(&chat, None, &["user:alice".parse().unwrap()]).await.unwrap();
+    store.bind_session(&agent, &"s1".parse().unwrap(), &chat).await.unwrap();
+    let blob = Sha256::of(b"a");
+    let value = serde_json::json!({
+        "kind": "webagents.artifact-set/v1", "createdAt": "2026-10-17T10:00:00Z", "expiresAt": null,
+        "producer": { "agent": "https://agent.example", "task": "t" },
+        "entries": [{ "path": "a", "size": 1, "sha256": blob, "mediaType": "text/plain" }],
+    });
+    let manifest = Arc::new(manifest::read(&value.to_string()).unwrap());
+    let set = manifest.identity;
+    let new = NewAnnouncement {
+        agent,
+        session: Some("s1".parse().unwrap()),
+        task: None,
+        manifest,
+        locations: None,
+        progress: None,
+        quota: Quota::default(),
+        deadline: None,
+    };
+    store.commit_announcement(new).await.unwrap();
+
+    let access = Access::new(store.clone(), 1 << 20);
+    let bob = Caller { principal: "user:bob".parse().unwrap(), chats: None };
+    let unknown = Sha256::of(b"unknown");
+    let mut costs = Vec::new();
+    for (set, path) in [(set, "a"), (set, "b"), (unknown, "a")] {
+        for chat in [chat.clone(), "c2".parse().unwrap()] {
+            let before = store.asked();
+            assert!(access.file(&bob, &chat, &set, path).await.unwrap().is_none());
+            costs.push(store.asked() - before);
+        }
+    }
+    assert_eq!(costs, [1; 6]);
+    for (task, require_task) in [(None, false), (None, true), (Some("t"), true), (Some("u"), false)] {
+        let mut costs = Vec::new();
+        for sha256 in [&blob, &set, &unknown] {
+            let before = store.asked();
+            let request = BlobRequest { agent: None, sha256, task, require_task };
+            assert!(matches!(access.blob(&bob, request).await.unwrap(), BlobAnswer::NotFound));
+            costs.push(store.asked() - before);
+        }
+        assert_eq!(costs, [2; 3]);
+    }
+    // Asked again, memory answers.
+    let before = store.asked();
+    assert!(access.file(&bob, &chat, &set, "a").await.unwrap().is_none());
+    assert_eq!(store.asked(), before);
+}

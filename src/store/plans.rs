@@ -1,0 +1,115 @@
+//! Every statement that meets a table which grows finds its rows by an index, on both databases.
+
+#[path = "../../tests/support/db.rs"]
+mod db;
+
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::offers::{Search, blob_search, file_search, manifest_search};
+use super::{Scope, Store, StoreOptions, TaskRule, announcements, sessions, sets};
+use crate::on_both_databases;
+use crate::protocol::{ChatId, Sha256};
+use db::TestDatabase;
+
+on_both_databases!(rows_are_found_by_index, repeated_blobs_meet_a_manifest_once);
+
+/// Enough rows that a planner sees the point of an index.
+const ROWS: [&str; 7] = [
+    "INSERT INTO chats WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 499) \
+     SELECT 'c' || i, NULL, 0 FROM n",
+    "INSERT INTO participants WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
+     SELECT 'c' || (i % 500), 'user:' || i FROM n",
+    "INSERT INTO agents WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 999) \
+     SELECT 'name' || i, 'agent:' || i, 0, 0 FROM n",
+    "INSERT INTO manifests WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 1999) \
+     SELECT 'm' || i, 1, CAST('' AS BYTEA), 0, CAST(NULL AS BIGINT), 't', 10, 10, '[wide]' FROM n",
+    // Each blob is in some manifests, and ten times in a row within each.
+    "INSERT INTO entries WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 39999) \
+     SELECT 'm' || (i / 20), i % 20, 'p' || i, 1, 'b' || ((i / 10) % 1500), 'text/plain', 'file', \
+     CAST(NULL AS BIGINT), CAST(NULL AS BYTEA), CAST(NULL AS TEXT), CASE WHEN i % 10 = 0 THEN 1 ELSE 0 END FROM n",
+    "INSERT INTO announcements WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 7999) \
+     SELECT i, 'c' || (i % 500), 'agent:' || (i % 700), 'm' || (i % 2000), 1, 's' || i, 't' || i, \
+     CAST(NULL AS BIGINT), CAST(NULL AS BIGINT), CAST(NULL AS TEXT), 0, 0, CAST(NULL AS BIGINT) FROM n",
+    "ANALYZE",
+];
+
+async fn filled(database: &TestDatabase) -> Store {
+    let store = Store::open(&database.url, StoreOptions::default()).await.unwrap();
+    for sql in ROWS {
+        // As wide as a row with a few locations.
+        let sql = sql.replace("[wide]", &"x".repeat(1500));
+        sqlx::query(AssertSqlSafe(sql)).execute(&store.0.writer).await.unwrap();
+    }
+    store
+}
+
+enum Value {
+    Text(String),
+    Number(i64),
+}
+
+fn text(value: impl Into<String>) -> Value {
+    Value::Text(value.into())
+}
+
+/// The plan of a statement, a line for each step.
+async fn plan(store: &Store, database: &TestDatabase, sql: &str, values: &[Value]) -> Vec<String> {
+    let (explain, column) = if database.is_postgres() { ("EXPLAIN", 0) } else { ("EXPLAIN QUERY PLAN", 3) };
+    let mut query = sqlx::query(AssertSqlSafe(format!("{explain} {sql}")));
+    for value in values {
+        query = match value {
+            Value::Text(text) => query.bind(text.as_str()),
+            Value::Number(number) => query.bind(*number),
+        };
+    }
+    let steps = query.fetch_all(&store.0.writer).await.unwrap();
+    steps.iter().map(|step| step.get(column)).collect()
+}
+
+async fn rows_are_found_by_index(database: &TestDatabase) {
+    let store = filled(database).await;
+    let chat: ChatId = "c1".parse().unwrap();
+    let principal = "user:1".parse().unwrap();
+    let name = "name1".parse().unwrap();
+    let hash = Sha256::of(b"");
+    let chats = [chat.clone()];
+    let free = Scope { principal: &principal, chats: None };
+    let limited = Scope { principal: &principal, chats: Some(&chats) };
+    let of = |search: Search| (search.sql, search.values.into_iter().map(Value::Text).collect::<Vec<_>>());
+    let statements = [
+        of(file_search(free, &chat, &hash, "p", 64)),
+        of(blob_search(free, None, &hash, TaskRule::Any, 64)),
+        of(blob_search(limited, Some(&name), &hash, TaskRule::Is("t"), 64)),
+        of(manifest_search(limited, Some(&name), &hash, TaskRule::None)),
+        (sets::SETS.to_owned(), vec![text("c1"), Value::Number(i64::MAX), Value::Number(100)]),
+        (sets::HAS_SET.to_owned(), vec![text("c1"), text("m1")]),
+        (sets::ENTRIES.to_owned(), vec![text("c1"), text("m1"), Value::Number(-1), Value::Number(100)]),
+        (announcements::FIND.to_owned(), vec![text("agent:1"), text("m1"), text(""), text("c:c1")]),
+        (announcements::SUPERSEDE.to_owned(), vec![text("agent:1"), text("t1"), Value::Number(1), text("c:c1")]),
+        (announcements::USED.to_owned(), vec![text("agent:1"), text("t1"), text("c:c1")]),
+        (sessions::SAME.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
+        (sessions::SUPERSEDED.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
+        (sessions::BIND.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
+    ];
+    for (sql, values) in statements {
+        let steps = plan(&store, database, &sql, &values).await;
+        assert!(!steps.is_empty());
+        let scans = |step: &&String| step.contains("Seq Scan") || step.trim_start().starts_with("SCAN");
+        assert_eq!(steps.iter().find(scans), None, "{sql}\n{}", steps.join("\n"));
+    }
+    // The check can fail.
+    let steps = plan(&store, database, "SELECT * FROM entries WHERE media_type = $1", &[text("x")]).await;
+    assert!(steps.iter().any(|step| step.contains("Seq Scan") || step.contains("SCAN")), "{steps:?}");
+}
+
+async fn repeated_blobs_meet_a_manifest_once(database: &TestDatabase) {
+    let store = filled(database).await;
+    let sql = "SELECT count(*) FROM entries e JOIN announcements a ON a.manifest = e.manifest \
+               WHERE e.sha256 = 'b7' AND e.leads = 1";
+    let met: i64 = sqlx::query(sql).fetch_one(&store.0.reader).await.unwrap().get(0);
+    let listed = "SELECT count(DISTINCT a.id) FROM entries e JOIN announcements a ON a.manifest = e.manifest \
+                  WHERE e.sha256 = 'b7'";
+    let announcements: i64 = sqlx::query(listed).fetch_one(&store.0.reader).await.unwrap().get(0);
+    assert!(met > 0);
+    assert_eq!(met, announcements);
+}

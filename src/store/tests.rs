@@ -1,0 +1,63 @@
+use std::sync::Arc;
+
+use super::{Commit, NewAnnouncement, Quota, Store, StoreOptions};
+use crate::clock::Clock;
+use crate::protocol::{Sha256, manifest};
+
+async fn store(folder: &tempfile::TempDir, clock: Clock) -> Store {
+    let url = format!("sqlite://{}/sluice.db", folder.path().display());
+    Store::open(&url, StoreOptions { clock, ..StoreOptions::default() }).await.unwrap()
+}
+
+/// An announcement that takes about 200 KiB.
+fn announcement() -> NewAnnouncement {
+    let entry = |n: u32| {
+        let sha256 = Sha256::of(&n.to_be_bytes());
+        serde_json::json!({ "path": format!("{n}"), "size": 1, "sha256": sha256, "mediaType": "text/plain" })
+    };
+    let value = serde_json::json!({
+        "kind": "webagents.artifact-set/v1", "createdAt": "2026-10-17T10:00:00Z", "expiresAt": null,
+        "producer": { "agent": "https://agent.example" }, "entries": (0..500).map(entry).collect::<Vec<_>>(),
+    });
+    NewAnnouncement {
+        agent: "agent:a".parse().unwrap(),
+        session: None,
+        task: None,
+        manifest: Arc::new(manifest::read(&value.to_string()).unwrap()),
+        locations: None,
+        progress: None,
+        quota: Quota::default(),
+        deadline: None,
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_is_unavailable_and_leaves_nothing_half_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(&folder, Clock::system()).await;
+    // On the writer's one connection: nothing may grow the file from here.
+    sqlx::query("PRAGMA max_page_count = 1").execute(&store.0.writer).await.unwrap();
+    let refused = store.commit_announcement(announcement()).await.unwrap_err();
+    assert!(refused.is_unavailable(), "{refused}");
+    // The connection that the disk was full for is gone, and the limit with it.
+    assert_eq!(store.manifest_bytes(&announcement().manifest.identity).await.unwrap(), None);
+    let kept = store.commit_announcement(announcement()).await.unwrap();
+    assert!(matches!(kept, Commit::Stored(announced) if announced.new));
+}
+
+#[tokio::test]
+async fn ids_grow_also_within_a_millisecond_and_when_the_clock_goes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Clock::fixed(1_800_000_000_000);
+    let store = store(&folder, clock.clone()).await;
+    let mut last = store.next_id();
+    assert_eq!(last >> 21, 1_800_000_000_000);
+    for millis in [1_800_000_000_000, 1_700_000_000_000, -1, 1_800_000_000_001, i64::MAX, 0] {
+        clock.set(millis);
+        for _ in 0..100 {
+            let id = store.next_id();
+            assert!(id > last);
+            last = id;
+        }
+    }
+}
