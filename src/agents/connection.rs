@@ -320,6 +320,8 @@ where
         }
         if now >= self.next_ping {
             self.next_ping = now + timing.ping_interval;
+            // An agent that forgets its ends has some slots again from time to time.
+            self.reads.release_received();
             self.urgent.push_back(Message::Ping(Bytes::new()));
         }
     }

@@ -173,7 +173,9 @@ impl Drop for Read {
         }
         let mut state = self.shared.lock();
         let running = state.end.is_none();
-        let slot = state.slot.take();
+        // When every byte has come, only the `blob.end` is missing: until then the agent counts the read, and so does
+        // its slot.
+        let slot = if running && state.progress.remaining() == 0 { None } else { state.slot.take() };
         drop(state);
         if running {
             // The cancel is posted before the slot is free, so that it goes out before the next read.
@@ -210,6 +212,12 @@ impl Answer {
     /// Bytes that have not come yet.
     pub fn remaining(&self) -> u64 {
         self.shared.lock().progress.remaining()
+    }
+
+    /// Frees the slot of a read whose end does not come.
+    pub fn release(&self) {
+        let slot = self.shared.lock().slot.take();
+        drop(slot);
     }
 
     /// Ends the read and frees its slot.

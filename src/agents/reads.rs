@@ -33,7 +33,7 @@ struct Running {
 enum Left {
     /// Stopped early: at most so many frames were on their way.
     Cancelled(u32),
-    /// Every byte had come: only its `blob.end` was on its way.
+    /// Every byte had come: only its `blob.end` was on its way. It keeps the read's slot until then.
     Received(Answer),
 }
 
@@ -117,6 +117,15 @@ impl Reads {
         Dropped::Early
     }
 
+    /// Frees the slots of reads whose bytes have all come and whose ends have not.
+    pub fn release_received(&self) {
+        for left in self.left.values() {
+            if let Left::Received(answer) = left {
+                answer.release();
+            }
+        }
+    }
+
     /// Ends every read of one agent, or of all.
     pub fn disconnect(&mut self, agent: Option<&Principal>) -> Vec<RequestId> {
         let gone: Vec<_> = (self.running.iter())
@@ -198,6 +207,7 @@ mod tests {
     use super::super::slots::Slots;
     use super::*;
     use crate::protocol::frames::ErrorBody;
+    use crate::protocol::limits::CONCURRENT_READS;
     use crate::protocol::{ByteRange, Sha256};
 
     struct Fixture {
@@ -306,6 +316,26 @@ mod tests {
             assert_eq!(f.data("r", 2, b"c"), Outcome::Broke(Violation::BeyondLength, None));
             assert_eq!(f.reads.end(&BlobEnd { bytes, ..end("r", 2) }), expected);
             assert_eq!(f.reads.end(&end("r", 2)), Outcome::Swallowed);
+        }
+    }
+
+    #[test]
+    fn a_read_keeps_its_slot_until_its_end() {
+        for ends in [true, false] {
+            let mut f = Fixture::new();
+            let held: Vec<_> = (1..CONCURRENT_READS).map(|_| f.slots.try_take().unwrap()).collect();
+            let read = f.ask("r", 2, 1);
+            f.data("r", 0, b"ab");
+            drop(read);
+            f.reads.cancel(&f.mail().cancels[0]);
+            assert!(f.slots.try_take().is_none(), "the agent still counts it");
+            if ends {
+                assert_eq!(f.reads.end(&end("r", 2)), Outcome::Swallowed);
+            } else {
+                f.reads.release_received();
+            }
+            assert!(f.slots.try_take().is_some());
+            drop(held);
         }
     }
 
