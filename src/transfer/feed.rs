@@ -243,6 +243,7 @@ impl Feed {
                 self.last_progress = now;
             }
             asked.read.grant(grant, now.into_std());
+            self.live.set_state(State::Reading);
             spent += grant;
         }
         spent
