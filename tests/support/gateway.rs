@@ -373,7 +373,9 @@ impl Client {
         if let Some(bytes) = self.receive_buffer {
             socket.set_recv_buffer_size(bytes).unwrap();
         }
-        socket.connect(self.address).await.unwrap()
+        let stream = socket.connect(self.address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
     }
 }
 
