@@ -207,7 +207,8 @@ async fn quotas_are_refused_by_name(database: &TestDatabase) {
 
 async fn a_large_frame_of_another_type_is_no_announcement(database: &TestDatabase) {
     let house = house(database, patient()).await;
-    let text = json!({ "type": "response.delta", "delta": { "type": "text", "text": "x".repeat(100_000) } }).to_string();
+    let text =
+        json!({ "type": "response.delta", "delta": { "type": "text", "text": "x".repeat(100_000) } }).to_string();
     assert_eq!(house.sets.announce(&on_socket(&[FLOW]), &Text::from(text)).await.unwrap(), None);
 }
 
