@@ -1,4 +1,5 @@
 //! The agent's side against a small platform over real sockets.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what goes wrong fails the test")]
 
 mod support;
 
@@ -363,6 +364,24 @@ async fn without_a_session_it_gives_up() {
     assert!(
         matches!(Running::start(options).error().await, AgentError::NotConnected { last, .. } if last.contains("reach"))
     );
+}
+
+#[tokio::test]
+async fn a_platform_that_speaks_no_tls_is_told_from_one_that_does() {
+    let dir = folder(&[("a", b"a")]);
+    let platform = Platform::start().await;
+    let agent = Running::start(AgentOptions {
+        gateway: platform.url.replace("http:", "https:"),
+        session_timeout: Duration::from_millis(200),
+        ..options(dir.path(), &platform)
+    });
+    // The upgrade fails here; what matters is that it fails with an error there.
+    let hang_up = async { while platform.try_accept().await.is_err() {} };
+    let error = tokio::select! {
+        error = agent.error() => error,
+        () = hang_up => panic!("TLS was taken for a WebSocket"),
+    };
+    assert!(matches!(error, AgentError::NotConnected { last, .. } if last.contains("upgrade failed")));
 }
 
 #[tokio::test]
