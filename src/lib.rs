@@ -2,8 +2,12 @@
 
 pub mod protocol;
 
+pub mod read;
+
 pub mod clock;
 pub mod metrics;
+
+pub mod store;
 
 pub mod identity;
 
@@ -11,4 +15,17 @@ pub mod access;
 
 pub mod agents;
 
+pub mod transfer;
+
+pub mod sets;
+
+pub mod http;
+
+pub mod app;
+pub mod cli;
+pub mod config;
+pub mod logging;
+
 pub mod producer;
+
+pub mod demo;

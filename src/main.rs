@@ -1,1 +1,89 @@
-fn main() {}
+//! The `sluice` binary: reads the command line, runs the command, and turns its outcome into an exit code.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use sluice::cli::{self, AgentArgs, Answer, Command, terminal};
+use sluice::clock::Clock;
+use sluice::config::{ConfigArgs, Settings};
+use sluice::demo::{self, DemoOptions};
+use sluice::logging::{self, LogFormat};
+use sluice::producer::{self, AgentOptions};
+use sluice::{app, cli::token};
+
+/// The command line was misunderstood.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let outcome = match cli::parse(std::env::args_os()) {
+        Ok(cli) => run(cli.command),
+        Err(Answer::Text(text)) => print(&text),
+        Err(Answer::Usage(line)) => {
+            complain(&line);
+            return ExitCode::from(USAGE);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&cli::error_line(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Serve(args) => block_on(app::run(start(args.config)?)),
+        Command::Token(args) => {
+            logging::init(LogFormat::Text, "warn")?;
+            print(&format!("{}\n", token::mint(args, &Clock::system())?))
+        }
+        Command::Check(args) => {
+            block_on(app::check(start(args.config)?))?;
+            print("the settings are good\n")
+        }
+        Command::Migrate(args) => block_on(app::migrate(start(args.config)?)),
+        Command::Demo(args) => {
+            let settings = Settings::load(args.config)?;
+            // What the demo itself says is enough, unless log lines were asked for.
+            logging::init(settings.log_format, settings.log_level.as_deref().unwrap_or("warn"))?;
+            block_on(demo::run(settings, DemoOptions { dir: args.dir, once: args.once }))
+        }
+        Command::Agent(args) => {
+            logging::init(LogFormat::Text, "warn")?;
+            block_on(agent(args))
+        }
+    }
+}
+
+/// Serves a folder until SIGINT or SIGTERM, and tells on standard error what happens.
+async fn agent(args: AgentArgs) -> anyhow::Result<()> {
+    let AgentArgs { dir, gateway, token, name, session, task, data, watch } = args;
+    let options = AgentOptions { name, session, task, data, watch, ..AgentOptions::new(dir, gateway, token) };
+    Ok(producer::run(options, app::stop_on_signals()?, terminal::show).await?)
+}
+
+/// Settings first, then log lines as they say.
+fn start(args: ConfigArgs) -> anyhow::Result<Settings> {
+    let settings = Settings::load(args)?;
+    logging::init(settings.log_format, settings.log_level.as_deref().unwrap_or("info"))?;
+    Ok(settings)
+}
+
+fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
+}
+
+/// A reader that closes the pipe early, such as `head`, is no failure.
+fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Nothing is left to do when standard error is gone too.
+fn complain(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}

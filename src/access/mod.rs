@@ -1,8 +1,25 @@
 //! Who may read what.
+//!
+//! Answers come from the store and are remembered in memory, each with the store's generation from before it was asked
+//! for: a write that may change access makes every older answer void. "Unknown" and "not yours" are one query and one
+//! value, so nothing above can tell them apart. A hash alone grants nothing: every source stands for an announcement
+//! that the caller may read.
+//!
+//! It must not know who is connected, nor read bytes of blobs.
+
+mod cache;
+mod sources;
 
 use std::sync::Arc;
 
-use crate::protocol::{Chunks, Principal, Sha256};
+use bytes::Bytes;
+
+use crate::identity::Caller;
+use crate::protocol::limits::PATH_BYTES;
+use crate::protocol::{AgentName, ChatId, Chunks, EntryKind, Principal, Sha256};
+use crate::store::{Scope, Store, StoreError, TaskRule};
+
+use cache::{Answer, Cache, Target};
 
 /// Bytes that a caller may read, and where they may come from.
 ///
@@ -13,7 +30,7 @@ pub struct Readable {
     pub sha256: Sha256,
     /// Its complete length in bytes. Every source's entry agrees on it.
     pub size: u64,
-    /// Never empty, the preferred one first.
+    /// Never empty, the preferred one first, and no agent twice.
     pub sources: Vec<Source>,
 }
 
@@ -24,4 +41,168 @@ pub struct Source {
     pub agent: Principal,
     /// The chunk list of this announcement's own entry, never that of another entry of the same blob.
     pub chunks: Option<Arc<Chunks>>,
+}
+
+/// A file of a set that a caller may read.
+#[derive(Debug, Clone)]
+pub struct FileAccess {
+    /// Its bytes.
+    pub readable: Readable,
+    /// Its path in the set.
+    pub path: Arc<str>,
+    /// Attacker controlled.
+    pub media_type: Arc<str>,
+    /// A file, or a nested manifest.
+    pub kind: EntryKind,
+}
+
+/// What a caller may have of a hash.
+#[derive(Debug, Clone)]
+pub enum BlobAnswer {
+    /// Unknown, or not this caller's.
+    NotFound,
+    /// Only sets that a task must be named for.
+    TaskRequired,
+    /// The task that was named is not that of a set that lists the blob.
+    TaskMismatch,
+    /// A blob.
+    Blob(Readable),
+    /// A manifest: its canonical bytes.
+    Manifest(Bytes),
+}
+
+/// A blob that is asked for by its hash.
+#[derive(Debug, Clone, Copy)]
+pub struct BlobRequest<'a> {
+    /// Only sets that the holder of this name announced.
+    pub agent: Option<&'a AgentName>,
+    /// The blob, or manifest.
+    pub sha256: &'a Sha256,
+    /// The `Artifact-Task` header. One that is sent must match.
+    pub task: Option<&'a str>,
+    /// Whether sets whose manifest names `producer.task` need the header.
+    pub require_task: bool,
+}
+
+/// Most announcements looked at for one answer. More exist only where many agents offer the same bytes.
+const OFFERS: u32 = 64;
+
+/// The answers of the store, remembered. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Access {
+    store: Store,
+    cache: Cache,
+}
+
+impl Access {
+    /// Answers from this store, of which at most about `cache_bytes` bytes are remembered.
+    pub fn new(store: Store, cache_bytes: u64) -> Self {
+        Self { store, cache: Cache::new(cache_bytes) }
+    }
+
+    /// Whether the caller takes part in a chat, and its credential is good for it.
+    pub async fn is_participant(&self, caller: &Caller, chat: &ChatId) -> Result<bool, StoreError> {
+        if !caller.covers(chat) {
+            return Ok(false);
+        }
+        let target = Target::Chat(chat.clone());
+        let answer = self.cache.answer(&self.store, caller, target, async {
+            self.store.is_participant(chat, &caller.principal).await.map(Answer::Participant)
+        });
+        Ok(matches!(answer.await?, Answer::Participant(true)))
+    }
+
+    /// A file of a chat's set. `None` when there is none, or the caller may not read it.
+    pub async fn file(
+        &self,
+        caller: &Caller,
+        chat: &ChatId,
+        set: &Sha256,
+        path: &str,
+    ) -> Result<Option<FileAccess>, StoreError> {
+        if path.len() > PATH_BYTES {
+            return Ok(None);
+        }
+        let target = Target::File(chat.clone(), *set, path.to_owned());
+        let answer = self.cache.answer(&self.store, caller, target, async {
+            self.find_file(caller, chat, set, path).await.map(Answer::File)
+        });
+        Ok(match answer.await? {
+            Answer::File(file) => file,
+            Answer::Participant(_) | Answer::Blob(_) | Answer::Manifest => None,
+        })
+    }
+
+    /// A blob or manifest by its hash, from every set that the caller may read and whose task fits the request.
+    pub async fn blob(&self, caller: &Caller, request: BlobRequest<'_>) -> Result<BlobAnswer, StoreError> {
+        let target = Target::blob(request);
+        let answer = self.cache.answer(&self.store, caller, target, self.find_blob(caller, request));
+        Ok(match answer.await? {
+            Answer::Blob(blob) => blob,
+            // Up to 16 MiB, so the permission is remembered and the bytes are not.
+            Answer::Manifest => match self.store.manifest_bytes(request.sha256).await? {
+                Some(bytes) => BlobAnswer::Manifest(bytes),
+                None => BlobAnswer::NotFound,
+            },
+            Answer::Participant(_) | Answer::File(_) => BlobAnswer::NotFound,
+        })
+    }
+
+    async fn find_file(
+        &self,
+        caller: &Caller,
+        chat: &ChatId,
+        set: &Sha256,
+        path: &str,
+    ) -> Result<Option<FileAccess>, StoreError> {
+        let mut offers = self.store.offers_of_file(scope(caller), chat, set, path, OFFERS).await?;
+        let Some(first) = offers.first().cloned() else { return Ok(None) };
+        let others = self.store.offers_of_blob(scope(caller), None, &first.sha256, TaskRule::Any, OFFERS).await?;
+        offers.extend(others.into_iter().filter(|offer| offer.size == first.size));
+        let sources = sources::of(&self.store, offers).await?;
+        if sources.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(FileAccess {
+            readable: Readable { sha256: first.sha256, size: first.size, sources },
+            path: first.path.into(),
+            media_type: first.media_type.into(),
+            kind: first.kind,
+        }))
+    }
+
+    async fn find_blob(&self, caller: &Caller, request: BlobRequest<'_>) -> Result<Answer, StoreError> {
+        let rule = match request.task {
+            Some(task) => TaskRule::Is(task),
+            None if request.require_task => TaskRule::None,
+            None => TaskRule::Any,
+        };
+        let scope = scope(caller);
+        let (agent, sha256) = (request.agent, request.sha256);
+        let mut offers = self.store.offers_of_blob(scope, agent, sha256, rule, OFFERS).await?;
+        let mut refused = !offers.is_empty();
+        offers.retain(|offer| offer.passes);
+        if let Some(size) = offers.first().map(|first| first.size) {
+            refused = false;
+            offers.retain(|offer| offer.size == size);
+            let sources = sources::of(&self.store, offers).await?;
+            if !sources.is_empty() {
+                return Ok(Answer::Blob(BlobAnswer::Blob(Readable { sha256: *sha256, size, sources })));
+            }
+        }
+        match self.store.manifest_announced(scope, agent, sha256, rule).await? {
+            Some(true) => return Ok(Answer::Manifest),
+            Some(false) => refused = true,
+            None => {}
+        }
+        Ok(Answer::Blob(match rule {
+            TaskRule::Is(_) if refused => BlobAnswer::TaskMismatch,
+            TaskRule::None if refused => BlobAnswer::TaskRequired,
+            _ => BlobAnswer::NotFound,
+        }))
+    }
+}
+
+fn scope(caller: &Caller) -> Scope<'_> {
+    Scope { principal: &caller.principal, chats: caller.chats.as_deref() }
 }

@@ -1,8 +1,14 @@
-//! Who is calling.
+//! Who is calling: what a credential proves. What someone may read is decided elsewhere.
+
+mod secret;
+pub mod token;
 
 use std::sync::Arc;
 
-use crate::protocol::{ChatId, Principal};
+pub use secret::SecretError;
+pub use token::{IssueError, TokenError, Tokens};
+
+use crate::protocol::{AgentName, ChatId, Principal};
 
 /// An authenticated principal on one request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -17,5 +23,34 @@ impl Caller {
     /// Whether the credential itself is good for this chat. Being a participant is another question.
     pub fn covers(&self, chat: &ChatId) -> bool {
         self.chats.as_ref().is_none_or(|chats| chats.contains(chat))
+    }
+}
+
+/// What a credential proves its bearer to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Identity {
+    /// An agent.
+    Agent {
+        /// `agent:<agent_id>`.
+        principal: Principal,
+        /// The only name it may open a session under, when its credential carries one.
+        name: Option<AgentName>,
+        /// Whose agent it is, in the platform's own words. Never the agent itself.
+        owner: Option<String>,
+    },
+    /// Someone who reads.
+    Reader(Caller),
+    /// The platform's operator, who is no principal and reads nothing.
+    Operator,
+}
+
+impl Identity {
+    /// The caller that this is on routes for readers: an agent reads as itself, an operator not at all.
+    pub fn caller(self) -> Option<Caller> {
+        match self {
+            Self::Agent { principal, .. } => Some(Caller { principal, chats: None }),
+            Self::Reader(caller) => Some(caller),
+            Self::Operator => None,
+        }
     }
 }

@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn if_match_compares_strongly() {
         assert_eq!(evaluate(&[]), PROCEED);
-        for value in ["*", "CUR", "\"a\", CUR", "\"a,b\",CUR", ", CUR ,", "W/\"a\", CUR"] {
+        for value in ["*", "CUR", "\"a\", CUR", "CUR, \"a\"", "\"a,b\",CUR", ", CUR ,", "W/\"a\", CUR"] {
             assert_eq!(evaluate(&[(IF_MATCH, value)]), PROCEED, "{value}");
         }
         for value in ["\"a\"", "W/CUR", "", "CUR junk", "junk, CUR", "CUR, *", "\"a", "w/CUR", "a b", "CUR CUR"] {

@@ -109,3 +109,91 @@ impl DataFrame {
         frame.freeze()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frame(id: &str, offset: u64, payload: &[u8]) -> DataFrame {
+        DataFrame { request_id: id.parse().unwrap(), offset, payload: Bytes::copy_from_slice(payload) }
+    }
+
+    fn decode(bytes: &[u8]) -> Result<DataFrame, InvalidData> {
+        DataFrame::decode(Bytes::copy_from_slice(bytes))
+    }
+
+    #[test]
+    fn the_bytes_of_the_specification() {
+        let bytes = [1, 1, 0, 2, b'r', b'1', 0, 0, 0, 0, 0, 4, 0, 0, b'a', b'b', b'c'];
+        assert_eq!(frame("r1", 0x4_0000, b"abc").encode(), bytes.as_slice());
+        assert_eq!(decode(&bytes), Ok(frame("r1", 0x4_0000, b"abc")));
+    }
+
+    #[test]
+    fn each_bound() {
+        let valid = frame("r1", 7, b"abc").encode();
+        let change = |at: usize, to: u8| {
+            let mut bytes = valid.to_vec();
+            bytes[at] = to;
+            decode(&bytes)
+        };
+        assert_eq!(change(0, 2), Err(InvalidData::Version(2)));
+        assert_eq!(change(1, 0), Err(InvalidData::Kind(0)));
+        assert_eq!(change(3, 0), Err(InvalidData::RequestId));
+        assert_eq!(change(3, 65), Err(InvalidData::RequestId));
+        assert_eq!(change(2, 255), Err(InvalidData::RequestId));
+        assert_eq!(change(3, 64), Err(InvalidData::Truncated));
+        assert_eq!(change(4, 0xff), Err(InvalidData::RequestId));
+        assert_eq!(decode(&valid[..14]), Err(InvalidData::PayloadEmpty));
+        for length in 0..14 {
+            assert_eq!(decode(&valid[..length]), Err(InvalidData::Truncated), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn the_largest_frame_and_one_byte_more() {
+        let id = "r".repeat(REQUEST_ID_BYTES);
+        let largest = frame(&id, u64::MAX, &vec![7; DATA_PAYLOAD]);
+        let bytes = largest.encode();
+        assert_eq!(bytes.len(), FRAME_MAX);
+        assert_eq!(DataFrame::decode(bytes), Ok(largest));
+        let over = frame("r", 0, &vec![7; DATA_PAYLOAD + 1]).encode();
+        assert_eq!(DataFrame::decode(over), Err(InvalidData::PayloadTooLarge(DATA_PAYLOAD + 1)));
+    }
+
+    #[test]
+    fn the_payload_is_not_copied() {
+        let bytes = frame("r1", 0, b"abc").encode();
+        let start = bytes.as_ptr();
+        let decoded = DataFrame::decode(bytes).unwrap();
+        assert_eq!(decoded.payload.as_ptr(), start.wrapping_add(14));
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(id in "\\PC{1,16}", offset: u64, payload in proptest::collection::vec(any::<u8>(), 1..500)) {
+            let frame = frame(&id, offset, &payload);
+            prop_assert_eq!(DataFrame::decode(frame.encode()), Ok(frame));
+        }
+
+        /// Whatever is accepted is within the bounds, and is the one encoding of what it means.
+        #[test]
+        fn any_bytes(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            plausible: bool,
+            id_length in 0..70_u8,
+        ) {
+            if plausible && bytes.len() > 4 {
+                bytes[..4].copy_from_slice(&[1, 1, 0, id_length]);
+                bytes[4..].iter_mut().take(usize::from(id_length)).for_each(|byte| *byte &= 0x7f);
+            }
+            if let Ok(frame) = decode(&bytes) {
+                prop_assert!((1..=REQUEST_ID_BYTES).contains(&frame.request_id.as_str().len()));
+                prop_assert!((1..=DATA_PAYLOAD).contains(&frame.payload.len()));
+                prop_assert_eq!(frame.encode(), bytes);
+            }
+        }
+    }
+}

@@ -9,6 +9,9 @@ use serde_json::value::RawValue;
 
 use super::{AgentName, RequestId, SessionId, Sha256};
 
+#[cfg(test)]
+mod tests;
+
 /// The version that every enveloped frame names.
 pub const UAMP_VERSION: &str = "1.0";
 

@@ -142,3 +142,66 @@ impl Principal {
 fn printable(text: &str, max_bytes: usize) -> bool {
     !text.is_empty() && text.len() <= max_bytes && text.trim() == text && !text.chars().any(char::is_control)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn principals() {
+        for text in ["*", "user:alice", "agent:a1", "agent:https://agent.example/agents/flow", "user:a b"] {
+            assert!(text.parse::<Principal>().is_ok(), "{text}");
+        }
+        for text in ["", "alice", "user:", "agent:", "User:alice", "user: a", "user:a ", "user:a\nb", "**", " *"] {
+            assert!(text.parse::<Principal>().is_err(), "{text:?}");
+        }
+        assert!(format!("user:{}", "a".repeat(506)).parse::<Principal>().is_ok());
+        assert!(format!("user:{}", "a".repeat(507)).parse::<Principal>().is_err());
+        assert_eq!(Principal::everyone(), "*".parse().unwrap());
+        assert!(Principal::agent("a1").unwrap().is_agent());
+        assert!(Principal::agent("").is_err());
+        assert!(!"user:agent:a1".parse::<Principal>().unwrap().is_agent());
+    }
+
+    #[test]
+    fn lengths_are_counted_in_bytes() {
+        assert!("é".repeat(64).parse::<AgentName>().is_ok());
+        assert!("é".repeat(65).parse::<AgentName>().is_err());
+        assert!("é".repeat(32).parse::<RequestId>().is_ok());
+        assert!("é".repeat(33).parse::<RequestId>().is_err());
+        assert!("a".repeat(200).parse::<ChatId>().is_ok());
+        assert!("a".repeat(201).parse::<ChatId>().is_err());
+        assert!("a".repeat(257).parse::<SessionId>().is_err());
+        assert!("a".repeat(257).parse::<TaskId>().is_err());
+        assert!("".parse::<RequestId>().is_err());
+    }
+
+    #[test]
+    fn names_in_routes_hold_no_slash() {
+        assert!("a/b".parse::<AgentName>().is_err());
+        assert!("a/b".parse::<ChatId>().is_err());
+        assert!("a/b".parse::<SessionId>().is_ok());
+    }
+
+    #[test]
+    fn an_error_does_not_repeat_the_text() {
+        let error = "secret\n".parse::<SessionId>().unwrap_err();
+        assert_eq!(error.to_string(), "a session id is 1 to 256 bytes, printable");
+    }
+
+    proptest! {
+        #[test]
+        fn text_is_kept_exactly(text in any::<String>()) {
+            if let Ok(id) = text.parse::<AgentName>() {
+                prop_assert_eq!(id.as_str(), &text);
+                prop_assert!(!text.chars().any(char::is_control));
+                let json = serde_json::to_string(&id).unwrap();
+                prop_assert_eq!(serde_json::from_str::<AgentName>(&json).unwrap(), id);
+            } else {
+                prop_assert!(serde_json::from_value::<AgentName>(serde_json::json!(text)).is_err());
+            }
+        }
+    }
+}

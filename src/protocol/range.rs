@@ -188,6 +188,8 @@ mod tests {
         assert_eq!(of(&format!("bytes=-{huge}"), 10), part(0, 10));
         assert_eq!(of(&format!("bytes=0-{}", u64::MAX), u64::MAX), part(0, u64::MAX));
         assert_eq!(of(&format!("bytes={}-", u64::MAX), u64::MAX), Selection::Unsatisfiable);
+        // 2^64 + 10 does not wrap around to 10.
+        assert_eq!(of("bytes=18446744073709551626-", 100), Selection::Unsatisfiable);
         assert_eq!(of("bytes=-1", u64::MAX), part(u64::MAX - 1, u64::MAX));
     }
 

@@ -97,3 +97,56 @@ impl fmt::Debug for Hasher {
         f.write_str("Hasher")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    /// FIPS 180-4's example.
+    #[test]
+    fn abc() {
+        assert_eq!(Sha256::of(b"abc").to_hex(), ABC);
+        assert_eq!(Sha256::of(b"abc").to_string(), ABC);
+        assert_eq!(ABC.parse(), Ok(Sha256::of(b"abc")));
+    }
+
+    #[test]
+    fn only_64_lower_case_hex_digits() {
+        let upper = ABC.to_uppercase();
+        for text in ["", &ABC[1..], &format!("{ABC}0"), &upper, &ABC.replace('b', "g"), &ABC.replace("ba", "é")] {
+            assert_eq!(text.parse::<Sha256>(), Err(InvalidSha256), "{text}");
+            assert!(serde_json::from_value::<Sha256>(serde_json::json!(text)).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_finished_hasher_starts_afresh() {
+        let mut hasher = Hasher::default();
+        hasher.update(b"a");
+        hasher.update(b"bc");
+        assert_eq!(hasher.finish(), Sha256::of(b"abc"));
+        assert_eq!(hasher.finish(), Sha256::of(b""));
+    }
+
+    proptest! {
+        #[test]
+        fn round_trips(digest: [u8; 32]) {
+            let sha256 = Sha256(digest);
+            prop_assert_eq!(sha256.to_string(), sha256.to_hex());
+            prop_assert_eq!(sha256.to_hex().parse(), Ok(sha256));
+            let json = serde_json::to_string(&sha256).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Sha256>(&json).unwrap(), sha256);
+        }
+
+        #[test]
+        fn what_parses_is_written_alike(text in "[0-9a-fA-Fg]{62,66}") {
+            if let Ok(sha256) = text.parse::<Sha256>() {
+                prop_assert_eq!(sha256.to_hex(), text);
+            }
+        }
+    }
+}

@@ -4,6 +4,7 @@
 //! write one. It fetches nothing and compares no announced hash: that is its caller's part.
 
 mod draft;
+mod entry;
 mod error;
 mod form;
 mod location;

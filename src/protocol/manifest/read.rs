@@ -11,18 +11,17 @@
 //!   file); without chunks a file of any length is taken.
 //! - The sizes of all entries together are a safe integer too, so that no sum of them overflows.
 
-use serde::de::{Error, MapAccess, SeqAccess};
+use serde::de::{Error, MapAccess};
 use serde_json::value::RawValue;
 
+use super::entry::{EntriesLevel, ReadEntry};
 use super::error::{ManifestCode, ManifestError};
-use super::form::{EntryForm, ManifestForm, ProducerForm};
+use super::form::{ManifestForm, ProducerForm};
 use super::location::LocationList;
-use super::walk::{At, Integer, Level, Reading, Scalar, Spot, Text};
-use super::{Chunks, Entry, EntryKind, KIND, Location, Manifest, path};
-use crate::protocol::limits::{
-    CHUNK_SIZE_MAX, CHUNK_SIZE_MIN, MANIFEST_BYTES, MANIFEST_ENTRIES, NESTING_DEPTH, SAFE_INTEGER,
-};
-use crate::protocol::{Sha256, TaskId, media_type, timestamp};
+use super::walk::{Level, Reading, Scalar, Spot, Text};
+use super::{KIND, Location, Manifest, path};
+use crate::protocol::limits::{MANIFEST_BYTES, NESTING_DEPTH, SAFE_INTEGER};
+use crate::protocol::{Sha256, TaskId, timestamp};
 
 /// Longest `producer.agent` and `producer.name`, in bytes.
 const PRODUCER_TEXT_BYTES: usize = 2048;
@@ -39,66 +38,24 @@ pub fn read(text: &str) -> Result<Manifest, ManifestError> {
     if text.len() > MANIFEST_BYTES {
         return Err(too_large());
     }
-    let members = reading.read(text, MembersLevel(top, text), top)?;
-    let kind = required(&top, members.kind, ManifestCode::WrongKind, "kind")?;
-    let rule = "must be webagents.artifact-set/v1";
-    let is_kind = |text: &str| (text == KIND).then_some(());
-    let spot = top.member("kind");
-    reading.read(kind, Text { spot, code: ManifestCode::WrongKind, rule, parse: is_kind }, spot)?;
-    if let Some(name) = members.unknown {
-        return Err(top.error(ManifestCode::UnknownField, format_args!("unknown field {name:?}")));
-    }
-    let created_at = required(&top, members.created_at, ManifestCode::CreatedAtInvalid, "createdAt")?;
-    let spot = top.member("createdAt");
-    let (created_at, created_text) =
-        reading.read(created_at, timestamp_level(spot, ManifestCode::CreatedAtInvalid), spot)?;
-    let spot = top.member("expiresAt");
-    let expires = match members.expires_at {
-        Some(raw) => {
-            Some(reading.read(raw.get(), OrNull(timestamp_level(spot, ManifestCode::ExpiresAtInvalid)), spot)?)
-        }
-        None => None,
-    };
-    let producer = required(&top, members.producer, ManifestCode::ProducerInvalid, "producer")?;
-    let spot = top.member("producer");
-    let producer = reading.read(producer, ProducerLevel(spot), spot)?;
-    let locations = match members.locations {
-        Some(raw) => Some(read_list(&reading, raw.get())?),
-        None => None,
-    };
-    let entries = required(&top, members.entries, ManifestCode::NotAnObject, "entries")?;
-    let spot = top.member("entries");
-    let entries = reading.read(entries, EntriesLevel(spot), spot)?;
-    check_together(&spot, &entries)?;
-
-    let form = ManifestForm {
-        created_at: &created_text,
-        entries: entries.iter().map(ReadEntry::form).collect(),
-        expires_at: expires.as_ref().map(|expires| expires.as_ref().map(|(_, text)| text.as_str())),
-        kind: KIND,
-        locations: locations.as_deref(),
-        producer: ProducerForm {
-            agent: &producer.agent,
-            name: producer.name.as_deref(),
-            task: producer.task.as_ref().map(TaskId::as_str),
-        },
-    };
+    let parts = reading.read(text, MembersLevel(top, text), top)?.read(&reading)?;
     let mut canonical = Vec::with_capacity(text.len());
     // Texts and integers under fixed names cannot fail to serialise.
-    serde_json::to_writer(&mut canonical, &form).map_err(|_| top.error(ManifestCode::NotJson, "has no JSON form"))?;
+    serde_json::to_writer(&mut canonical, &parts.form())
+        .map_err(|_| top.error(ManifestCode::NotJson, "has no JSON form"))?;
     if canonical.len() > MANIFEST_BYTES {
         return Err(too_large());
     }
     Ok(Manifest {
         identity: Sha256::of(&canonical),
         canonical: canonical.into(),
-        created_at,
-        expires_at: expires.flatten().map(|(millis, _)| millis),
-        producer_agent: producer.agent,
-        producer_task: producer.task,
-        producer_name: producer.name,
-        entries: entries.into_iter().map(|read| read.entry).collect(),
-        locations: locations.unwrap_or_default(),
+        created_at: parts.created_at.millis,
+        expires_at: parts.expires_at.flatten().map(|at| at.millis),
+        producer_agent: parts.producer.agent,
+        producer_task: parts.producer.task,
+        producer_name: parts.producer.name,
+        entries: parts.entries.into_iter().map(|read| read.entry).collect(),
+        locations: parts.locations.unwrap_or_default(),
     })
 }
 
@@ -119,15 +76,6 @@ pub fn check_depth(depth: usize) -> Result<(), ManifestError> {
         return Err(ManifestError::new(ManifestCode::NestingTooDeep, "manifests nest more than 8 deep"));
     }
     Ok(())
-}
-
-fn required<'de>(
-    top: &Spot<'_>,
-    member: Option<&'de RawValue>,
-    code: ManifestCode,
-    name: &'static str,
-) -> Result<&'de str, ManifestError> {
-    member.map(RawValue::get).ok_or_else(|| top.member(name).error(code, "missing"))
 }
 
 fn read_list(reading: &Reading, text: &str) -> Result<Vec<Location>, ManifestError> {
@@ -164,6 +112,77 @@ struct Members<'de> {
     locations: Option<&'de RawValue>,
     /// The first member of another name.
     unknown: Option<String>,
+}
+
+impl Members<'_> {
+    /// Applies the rules, one member after another.
+    fn read(self, reading: &Reading) -> Result<Parts, ManifestError> {
+        let top = Spot::top(reading);
+        let spot = top.member("kind");
+        let kind = required(&spot, self.kind, ManifestCode::WrongKind)?;
+        reading.read(kind, kind_level(spot), spot)?;
+        if let Some(name) = self.unknown {
+            return Err(top.error(ManifestCode::UnknownField, format_args!("unknown field {name:?}")));
+        }
+        let spot = top.member("createdAt");
+        let created_at = required(&spot, self.created_at, ManifestCode::CreatedAtInvalid)?;
+        let created_at = reading.read(created_at, time_level(spot, ManifestCode::CreatedAtInvalid), spot)?;
+        let spot = top.member("expiresAt");
+        let expires_at = self
+            .expires_at
+            .map(|raw| reading.read(raw.get(), OrNull(time_level(spot, ManifestCode::ExpiresAtInvalid)), spot));
+        let expires_at = expires_at.transpose()?;
+        let spot = top.member("producer");
+        let producer = required(&spot, self.producer, ManifestCode::ProducerInvalid)?;
+        let producer = reading.read(producer, ProducerLevel(spot), spot)?;
+        let locations = self.locations.map(|raw| read_list(reading, raw.get())).transpose()?;
+        let spot = top.member("entries");
+        let entries = required(&spot, self.entries, ManifestCode::NotAnObject)?;
+        let entries = reading.read(entries, EntriesLevel(spot), spot)?;
+        check_together(&spot, &entries)?;
+        Ok(Parts { created_at, expires_at, producer, entries, locations })
+    }
+}
+
+fn required<'de>(
+    spot: &Spot<'_>,
+    member: Option<&'de RawValue>,
+    code: ManifestCode,
+) -> Result<&'de str, ManifestError> {
+    member.map(RawValue::get).ok_or_else(|| spot.error(code, "missing"))
+}
+
+/// A manifest's parts as they were written.
+struct Parts {
+    created_at: Time,
+    /// The inner `None` is an explicit null.
+    expires_at: Option<Option<Time>>,
+    producer: Producer,
+    entries: Vec<ReadEntry>,
+    locations: Option<Vec<Location>>,
+}
+
+impl Parts {
+    fn form(&self) -> ManifestForm<'_> {
+        ManifestForm {
+            created_at: &self.created_at.text,
+            entries: self.entries.iter().map(ReadEntry::form).collect(),
+            expires_at: self.expires_at.as_ref().map(|at| at.as_ref().map(|at| at.text.as_str())),
+            kind: KIND,
+            locations: self.locations.as_deref(),
+            producer: ProducerForm {
+                agent: &self.producer.agent,
+                name: self.producer.name.as_deref(),
+                task: self.producer.task.as_ref().map(TaskId::as_str),
+            },
+        }
+    }
+}
+
+struct Time {
+    millis: i64,
+    /// Kept for the canonical form: a time can be spelled in several ways.
+    text: String,
 }
 
 /// The text is needed to tell what is no object from what is no JSON.
@@ -203,8 +222,13 @@ impl<'de> Level<'de> for MembersLevel<'_> {
     }
 }
 
-fn timestamp_level<'de>(spot: Spot<'_>, code: ManifestCode) -> impl Level<'de, Out = (i64, String)> {
-    let parse = |text: &str| timestamp::parse(text).map(|millis| (millis, text.to_owned()));
+fn kind_level<'de>(spot: Spot<'_>) -> impl Level<'de, Out = ()> {
+    let parse = |text: &str| (text == KIND).then_some(());
+    Text { spot, code: ManifestCode::WrongKind, rule: "must be webagents.artifact-set/v1", parse }
+}
+
+fn time_level<'de>(spot: Spot<'_>, code: ManifestCode) -> impl Level<'de, Out = Time> {
+    let parse = |text: &str| timestamp::parse(text).map(|millis| Time { millis, text: text.to_owned() });
     Text { spot, code, rule: "must be an ISO 8601 time in UTC with Z", parse }
 }
 
@@ -272,194 +296,4 @@ impl<'de> Level<'de> for ProducerLevel<'_> {
 fn printable(text: &str) -> Option<String> {
     let valid = (1..=PRODUCER_TEXT_BYTES).contains(&text.len()) && !text.chars().any(char::is_control);
     valid.then(|| text.to_owned())
-}
-
-struct ReadEntry {
-    entry: Entry,
-    /// Whether `kind` was written out: the canonical form adds nothing.
-    kind_written: bool,
-}
-
-impl ReadEntry {
-    fn form(&self) -> EntryForm<'_> {
-        let Entry { path, size, sha256, media_type, kind, chunks, locations } = &self.entry;
-        EntryForm {
-            chunks: chunks.as_ref(),
-            kind: self.kind_written.then_some(*kind),
-            locations: locations.as_deref(),
-            media_type,
-            path,
-            sha256: *sha256,
-            size: *size,
-        }
-    }
-}
-
-struct EntriesLevel<'s>(Spot<'s>);
-
-impl<'de> Level<'de> for EntriesLevel<'_> {
-    type Out = Vec<ReadEntry>;
-
-    fn misshapen<E: Error>(self) -> E {
-        self.0.refuse(ManifestCode::NotAnObject, "must be a list of objects")
-    }
-
-    fn array<A: SeqAccess<'de>>(self, mut array: A) -> Result<Self::Out, A::Error> {
-        let mut entries = Vec::new();
-        while let Some(entry) = array.next_element_seed(At(EntryLevel {
-            spot: self.0.index(entries.len()),
-            full: entries.len() == MANIFEST_ENTRIES,
-        }))? {
-            entries.push(entry);
-        }
-        Ok(entries)
-    }
-}
-
-struct EntryLevel<'s> {
-    spot: Spot<'s>,
-    /// The list holds as many as it may.
-    full: bool,
-}
-
-impl<'de> Level<'de> for EntryLevel<'_> {
-    type Out = ReadEntry;
-
-    fn misshapen<E: Error>(self) -> E {
-        if self.full {
-            return self.spot.refuse(ManifestCode::TooManyEntries, "more than 10,000 entries");
-        }
-        self.spot.refuse(ManifestCode::NotAnObject, "must be an object")
-    }
-
-    fn object<A: MapAccess<'de>>(self, mut object: A) -> Result<ReadEntry, A::Error> {
-        if self.full {
-            return Err(self.misshapen());
-        }
-        let spot = &self.spot;
-        let (mut path, mut size, mut sha256, mut media_type) = (None, None, None, None);
-        let (mut kind, mut chunks, mut locations) = (None, None, None);
-        while let Some(name) = spot.next_name(&mut object)? {
-            match name.as_str() {
-                "path" => spot.fill(&mut object, &mut path, PathLevel(spot.member("path")), "path")?,
-                "size" => {
-                    let (code, rule) = (ManifestCode::SizeInvalid, "must be an integer from 0 to 2^53 - 1");
-                    let level = Integer { spot: spot.member("size"), code, rule, max: SAFE_INTEGER };
-                    spot.fill(&mut object, &mut size, level, "size")?;
-                }
-                "sha256" => {
-                    let level = hash_level(spot.member("sha256"), ManifestCode::Sha256Invalid);
-                    spot.fill(&mut object, &mut sha256, level, "sha256")?;
-                }
-                "mediaType" => {
-                    let (code, rule) = (ManifestCode::MediaTypeInvalid, "must be a media type of at most 255 bytes");
-                    let parse = |text: &str| media_type::is_valid(text).then(|| text.to_owned());
-                    let level = Text { spot: spot.member("mediaType"), code, rule, parse };
-                    spot.fill(&mut object, &mut media_type, level, "mediaType")?;
-                }
-                "kind" => {
-                    let (code, rule) = (ManifestCode::KindInvalid, "must be file or manifest");
-                    let level = Text { spot: spot.member("kind"), code, rule, parse: EntryKind::parse };
-                    spot.fill(&mut object, &mut kind, level, "kind")?;
-                }
-                "chunks" => spot.fill(&mut object, &mut chunks, ChunksLevel(spot.member("chunks")), "chunks")?,
-                "locations" => {
-                    spot.fill(&mut object, &mut locations, LocationList(spot.member("locations")), "locations")?;
-                }
-                _ => return Err(spot.unknown(&name)),
-            }
-        }
-        let entry = Entry {
-            path: spot.require(path, ManifestCode::PathInvalid, "path")?,
-            size: spot.require(size, ManifestCode::SizeInvalid, "size")?,
-            sha256: spot.require(sha256, ManifestCode::Sha256Invalid, "sha256")?,
-            media_type: spot.require(media_type, ManifestCode::MediaTypeInvalid, "mediaType")?,
-            kind: kind.unwrap_or(EntryKind::File),
-            chunks,
-            locations,
-        };
-        if let Some(Chunks { chunk_size, hashes }) = &entry.chunks {
-            let (wanted, found) = (entry.size.div_ceil(*chunk_size), hashes.len() as u64);
-            if wanted != found {
-                let rule = format_args!("{found} hashes for {wanted} chunks");
-                return Err(spot.member("chunks").refuse(ManifestCode::ChunkCountMismatch, rule));
-            }
-        }
-        Ok(ReadEntry { entry, kind_written: kind.is_some() })
-    }
-}
-
-struct PathLevel<'s>(Spot<'s>);
-
-impl<'de> Level<'de> for PathLevel<'_> {
-    type Out = String;
-
-    fn misshapen<E: Error>(self) -> E {
-        self.0.refuse(ManifestCode::PathInvalid, "must be a text")
-    }
-
-    fn scalar<E: Error>(self, scalar: Scalar<'_>) -> Result<String, E> {
-        let Scalar::Text(text) = scalar else {
-            return Err(self.misshapen());
-        };
-        path::check(text).map_err(|(code, rule)| self.0.refuse(code, rule))?;
-        Ok(text.to_owned())
-    }
-}
-
-fn hash_level<'de>(spot: Spot<'_>, code: ManifestCode) -> impl Level<'de, Out = Sha256> {
-    Text { spot, code, rule: "must be 64 lower-case hex digits", parse: |text: &str| text.parse().ok() }
-}
-
-struct ChunksLevel<'s>(Spot<'s>);
-
-impl<'de> Level<'de> for ChunksLevel<'_> {
-    type Out = Chunks;
-
-    fn misshapen<E: Error>(self) -> E {
-        self.0.refuse(ManifestCode::ChunkSizeInvalid, "must be an object")
-    }
-
-    fn object<A: MapAccess<'de>>(self, mut object: A) -> Result<Chunks, A::Error> {
-        let spot = &self.0;
-        let (mut chunk_size, mut hashes) = (None, None);
-        let code = ManifestCode::ChunkSizeInvalid;
-        let rule = "must be a multiple of 256 KiB between 256 KiB and 64 MiB";
-        while let Some(name) = spot.next_name(&mut object)? {
-            match name.as_str() {
-                "chunkSize" => {
-                    let level = Integer { spot: spot.member("chunkSize"), code, rule, max: CHUNK_SIZE_MAX };
-                    spot.fill(&mut object, &mut chunk_size, level, "chunkSize")?;
-                }
-                "hashes" => spot.fill(&mut object, &mut hashes, HashesLevel(spot.member("hashes")), "hashes")?,
-                _ => return Err(spot.unknown(&name)),
-            }
-        }
-        let chunk_size: u64 = spot.require(chunk_size, code, "chunkSize")?;
-        if chunk_size < CHUNK_SIZE_MIN || !chunk_size.is_multiple_of(CHUNK_SIZE_MIN) {
-            return Err(spot.member("chunkSize").refuse(code, rule));
-        }
-        Ok(Chunks { chunk_size, hashes: spot.require(hashes, ManifestCode::ChunkHashInvalid, "hashes")? })
-    }
-}
-
-/// Hashes take less memory than their text, so the manifest's own limit bounds them.
-struct HashesLevel<'s>(Spot<'s>);
-
-impl<'de> Level<'de> for HashesLevel<'_> {
-    type Out = Vec<Sha256>;
-
-    fn misshapen<E: Error>(self) -> E {
-        self.0.refuse(ManifestCode::ChunkHashInvalid, "must be a list")
-    }
-
-    fn array<A: SeqAccess<'de>>(self, mut array: A) -> Result<Self::Out, A::Error> {
-        let mut hashes = Vec::new();
-        while let Some(hash) =
-            array.next_element_seed(At(hash_level(self.0.index(hashes.len()), ManifestCode::ChunkHashInvalid)))?
-        {
-            hashes.push(hash);
-        }
-        Ok(hashes)
-    }
 }

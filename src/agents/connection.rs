@@ -1,0 +1,443 @@
+//! One agent's socket: one task owns it, its reads and its sessions. Everyone else posts to its [`Mailbox`].
+//!
+//! Reading never waits for writing, nor for a database, a manifest or a reader: frames to send wait in short queues,
+//! sessions are decided by futures polled here, announcements are handed up, and bytes go into queues that have room
+//! for exactly what was granted.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, Sink, SinkExt as _, Stream, StreamExt as _};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use super::gate::{Admitted, Credential};
+use super::mailbox::{Mail, Mailbox};
+use super::message::{Close, Message, Text};
+use super::read::ReadEnd;
+use super::reads::{self, Dropped, Outcome, Reads};
+use super::registry::{ConnectionId, Kind};
+use super::slots::Slots;
+use super::{Agents, Announce, OpenSession};
+use crate::protocol::frames::{AgentFrame, ErrorBody, PlatformFrame};
+use crate::protocol::{Principal, RequestId};
+use crate::read::Violation;
+
+/// Text frames longer than this are not parsed on the connection's task. Only an announcement may be that long.
+const PARSED_HERE: usize = 64 * 1024;
+/// Bytes handed to the socket before it is flushed.
+const WRITE_BATCH: usize = 64 * 1024;
+/// How many rules may be broken within [`STRIKE_MEMORY`].
+const STRIKES: usize = 8;
+const STRIKE_MEMORY: Duration = Duration::from_secs(60);
+/// After a refusal that leaves no session, how long further `session.create` frames may still arrive.
+const REFUSAL_LINGER: Duration = Duration::from_millis(200);
+/// How long a close may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A session request that is being decided.
+pub(super) type Pending = BoxFuture<'static, Decision>;
+
+/// What became of a session request.
+#[derive(Debug)]
+pub(super) enum Decision {
+    /// A `session.create`, and the event id and agent name that came with it.
+    Create(Option<String>, Option<String>, Result<Admitted, ErrorBody>),
+    /// A `data.hello`.
+    Hello(Result<Admitted, ErrorBody>),
+}
+
+/// One agent's connection.
+pub struct Connection<S> {
+    pub(super) agents: Arc<Agents>,
+    pub(super) id: ConnectionId,
+    pub(super) kind: Kind,
+    pub(super) credential: Option<Credential>,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) slots: Option<Arc<Slots>>,
+    pub(super) sessions: Vec<OpenSession>,
+    pub(super) pending: FuturesUnordered<Pending>,
+    pub(super) reads: Reads,
+    announcements: mpsc::Sender<Announce>,
+    socket: S,
+    /// Frames that go before everything else.
+    urgent: VecDeque<Message>,
+    queue: VecDeque<Message>,
+    flushing: bool,
+    blocked_since: Option<Instant>,
+    last_heard: Instant,
+    next_ping: Instant,
+    pub(super) session_due: Option<Instant>,
+    pub(super) refused_at: Option<Instant>,
+    strikes: VecDeque<Instant>,
+    timer: Pin<Box<Sleep>>,
+    stop: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// The close that was decided, sent when the current event is done with.
+    pub(super) closing: Option<Close>,
+}
+
+enum Event {
+    Message(Message),
+    Decided(Decision),
+    Mail(Mail),
+    Timer,
+    Stop,
+    Lost,
+}
+
+impl<S, E> Connection<S>
+where
+    S: Stream<Item = Result<Message, E>> + Sink<Message, Error = E> + Unpin,
+{
+    /// Takes a socket over. `credential` is what came with the upgrade.
+    pub fn new(
+        agents: Arc<Agents>,
+        kind: Kind,
+        credential: Option<Credential>,
+        announcements: mpsc::Sender<Announce>,
+        socket: S,
+    ) -> Self {
+        let now = Instant::now();
+        let id = agents.registry.connection_id();
+        let stop = Box::pin(agents.stop.clone().cancelled_owned());
+        Self {
+            kind,
+            credential,
+            mailbox: Mailbox::new(),
+            slots: None,
+            sessions: Vec::new(),
+            pending: FuturesUnordered::new(),
+            reads: Reads::default(),
+            announcements,
+            socket,
+            urgent: VecDeque::new(),
+            queue: VecDeque::new(),
+            flushing: false,
+            blocked_since: None,
+            last_heard: now,
+            next_ping: now + agents.timing.ping_interval,
+            session_due: Some(now + agents.timing.handshake_timeout),
+            refused_at: None,
+            strikes: VecDeque::new(),
+            timer: Box::pin(tokio::time::sleep_until(now + agents.timing.handshake_timeout)),
+            stop,
+            closing: None,
+            agents,
+            id,
+        }
+    }
+
+    /// Runs until the connection ends.
+    pub async fn run(mut self) {
+        let kind = self.kind.name();
+        self.agents.metrics.connections.with_label_values(&[kind]).inc();
+        tracing::debug!(connection = %self.id, kind, "an agent's connection opened");
+        let (reason, close) = loop {
+            let event = std::future::poll_fn(|cx| self.poll_event(cx)).await;
+            match event {
+                Event::Message(Message::Close(_)) => break ("closed by the agent", Some(Close::NORMAL)),
+                Event::Message(message) => self.on_message(message),
+                Event::Decided(decision) => self.on_decision(decision),
+                Event::Mail(mail) => self.on_mail(mail),
+                Event::Timer => self.on_timer(),
+                Event::Stop => break ("restart", Some(Close::RESTART)),
+                Event::Lost => break ("lost", None),
+            }
+            if let Some(close) = self.closing.take() {
+                break (close.reason, Some(close));
+            }
+        };
+        let agents: Vec<_> = self.sessions.iter().map(|session| session.name.to_string()).collect();
+        self.end();
+        self.agents.metrics.connections.with_label_values(&[kind]).dec();
+        let label = close.as_ref().map_or("lost".to_owned(), |close| close.code.to_string());
+        self.agents.metrics.connections_ended.with_label_values(&[&label]).inc();
+        tracing::info!(connection = %self.id, kind, ?agents, reason, "an agent's connection ended");
+        if let Some(close) = close {
+            self.say_goodbye(close).await;
+        }
+    }
+
+    /// Queues a frame behind those that wait already.
+    pub(super) fn send(&mut self, frame: &PlatformFrame) {
+        self.queue.push_back(Message::Text(Text::from(frame.to_text())));
+    }
+
+    /// Queues a frame before bulk.
+    pub(super) fn send_urgent(&mut self, frame: &PlatformFrame) {
+        self.urgent.push_back(Message::Text(Text::from(frame.to_text())));
+    }
+
+    /// Notes a broken rule; too many close the connection.
+    pub(super) fn strike(&mut self, violation: Violation) {
+        let now = Instant::now();
+        self.agents.metrics.violations.with_label_values(&[violation.rule()]).inc();
+        tracing::warn!(connection = %self.id, rule = violation.rule(), "an agent broke a rule: it {violation}");
+        self.strikes.retain(|strike| now - *strike < STRIKE_MEMORY);
+        self.strikes.push_back(now);
+        if self.strikes.len() >= STRIKES {
+            self.closing = Some(Close::BROKEN_RULES);
+        }
+    }
+
+    fn on_message(&mut self, message: Message) {
+        self.last_heard = Instant::now();
+        match message {
+            Message::Text(text) if text.len() > PARSED_HERE => match self.kind {
+                Kind::Control => self.hand_up(text),
+                Kind::Data => self.strike(Violation::MalformedText),
+            },
+            Message::Text(text) => match AgentFrame::parse(text.as_str()) {
+                Ok(AgentFrame::Announcement(_)) => self.hand_up(text),
+                Ok(frame) => self.on_frame(frame),
+                Err(_) => self.strike(Violation::MalformedText),
+            },
+            Message::Binary(bytes) => self.on_data(bytes),
+            Message::Ping(_) | Message::Pong(_) | Message::Close(_) => {}
+        }
+    }
+
+    fn on_frame(&mut self, frame: AgentFrame<'_>) {
+        match frame {
+            AgentFrame::BlobEnd(end) => {
+                let outcome = self.reads.end(&end);
+                self.on_outcome(outcome);
+            }
+            AgentFrame::BlobError(error) => {
+                let outcome = self.reads.error(&error);
+                self.on_outcome(outcome);
+            }
+            AgentFrame::Ping(ping) => {
+                self.send_urgent(&PlatformFrame::Pong { event_id: ping.event_id.unwrap_or_default() });
+            }
+            AgentFrame::SessionCreate(create) => self.on_session_create(create),
+            AgentFrame::SessionUpdate(update) => self.on_session_update(&update),
+            AgentFrame::SessionEnd(end) => self.on_session_end(&end),
+            AgentFrame::DataHello(hello) => self.on_data_hello(hello),
+            AgentFrame::Announcement(_) | AgentFrame::Unknown(_) => {}
+        }
+    }
+
+    fn on_data(&mut self, bytes: Bytes) {
+        let outcome = match reads::decode(bytes) {
+            Ok(frame) => self.reads.data(frame, self.last_heard.into_std()),
+            Err(violation) => Outcome::Broke(violation, None),
+        };
+        self.on_outcome(outcome);
+    }
+
+    fn on_outcome(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Bytes(len) => self.agents.metrics.bytes_received.inc_by(len as u64),
+            Outcome::Ended(how) => self.count_ended(how),
+            Outcome::Swallowed => {}
+            Outcome::Broke(violation, lost) => {
+                if let Some(request_id) = lost {
+                    self.count_ended("violation");
+                    self.send(&PlatformFrame::BlobCancel { request_id });
+                }
+                self.strike(violation);
+            }
+        }
+    }
+
+    fn hand_up(&mut self, text: Text) {
+        let announce = Announce { text, by: self.sessions.clone(), reply: self.mailbox.clone() };
+        let Err(refused) = self.announcements.try_send(announce) else { return };
+        let text = match refused {
+            mpsc::error::TrySendError::Full(announce) | mpsc::error::TrySendError::Closed(announce) => announce.text,
+        };
+        self.strike(Violation::Flood);
+        if let Ok(AgentFrame::Announcement(announcement)) = AgentFrame::parse(text.as_str()) {
+            let error = ErrorBody::new("rate_limited", "too many announcements are pending: wait for their outcome");
+            self.agents.metrics.announcements.with_label_values(&[&error.code]).inc();
+            let sha256 = announcement.sha256.to_hex();
+            self.send(&PlatformFrame::ArtifactError { event_id: announcement.event_id, sha256, error });
+        }
+    }
+
+    fn on_mail(&mut self, mail: Mail) {
+        for agent in &mail.superseded {
+            self.on_superseded(agent);
+        }
+        let mut unasked = Vec::new();
+        for id in mail.cancels {
+            if let Some(place) = mail.reads.iter().position(|read| read.frame.request_id == id) {
+                unasked.push(place);
+                continue;
+            }
+            match self.reads.cancel(&id) {
+                Dropped::Early => {
+                    self.count_ended("cancelled");
+                    self.send(&PlatformFrame::BlobCancel { request_id: id });
+                }
+                Dropped::Received => self.count_ended("complete"),
+                Dropped::Ended => {}
+            }
+        }
+        for frame in &mail.frames {
+            self.send(frame);
+        }
+        for (request_id, frames) in mail.credit {
+            self.send(&PlatformFrame::BlobCredit { request_id, frames });
+        }
+        for (place, read) in mail.reads.into_iter().enumerate() {
+            if unasked.contains(&place) {
+                continue;
+            }
+            if !self.serves(&read.agent) {
+                read.answer.finish(ReadEnd::Disconnected);
+                continue;
+            }
+            self.send(&PlatformFrame::BlobRead(read.frame.clone()));
+            self.agents.metrics.reads_started.inc();
+            self.agents.metrics.reads_running.inc();
+            self.reads.insert(read);
+        }
+        if let Some(close) = mail.close {
+            self.closing = Some(close);
+        }
+    }
+
+    fn on_timer(&mut self) {
+        let now = Instant::now();
+        let timing = &self.agents.timing;
+        if now >= self.last_heard + timing.ping_interval + timing.ping_timeout
+            || self.blocked_since.is_some_and(|since| now >= since + timing.ping_timeout)
+        {
+            self.closing = Some(Close::DEAD);
+        } else if self.session_due.is_some_and(|due| now >= due) && self.pending.is_empty() {
+            self.closing = Some(Close::HANDSHAKE_TIMEOUT);
+        } else if self.refused_at.is_some_and(|at| now >= at + REFUSAL_LINGER) && self.pending.is_empty() {
+            self.closing = Some(Close::REFUSED);
+        }
+        if now >= self.next_ping {
+            self.next_ping = now + timing.ping_interval;
+            self.urgent.push_back(Message::Ping(Bytes::new()));
+        }
+    }
+
+    /// The agents whose reads may go over this connection.
+    fn serves(&self, agent: &Principal) -> bool {
+        self.sessions.iter().any(|session| session.agent == *agent)
+    }
+
+    /// Ends the reads of one agent on this connection, which stays open.
+    pub(super) fn end_reads(&mut self, agent: &Principal) {
+        for request_id in self.reads.disconnect(Some(agent)) {
+            self.count_ended("disconnected");
+            self.send(&PlatformFrame::BlobCancel { request_id });
+        }
+    }
+
+    fn count_ended(&self, how: &str) {
+        self.agents.metrics.reads_ended.with_label_values(&[how]).inc();
+        self.agents.metrics.reads_running.dec();
+    }
+
+    /// Leaves the registry before the reads end, so that whoever asks again finds a newer connection or none.
+    fn end(&mut self) {
+        for session in &self.sessions {
+            self.agents.registry.detach(&session.agent, self.id);
+        }
+        self.end_sessions(|_| true);
+        let left = self.mailbox.shut();
+        for read in left.reads {
+            read.answer.finish(ReadEnd::Disconnected);
+        }
+        let ended: Vec<RequestId> = self.reads.disconnect(None);
+        ended.iter().for_each(|_| self.count_ended("disconnected"));
+    }
+
+    /// Sends what was decided already, then the close.
+    async fn say_goodbye(&mut self, close: Close) {
+        let goodbye = async {
+            for message in self.urgent.drain(..).chain(self.queue.drain(..)).chain([Message::Close(Some(close))]) {
+                if self.socket.feed(message).await.is_err() {
+                    return;
+                }
+            }
+            if self.socket.flush().await.is_err() {
+                return;
+            }
+            // The peer's own close ends the stream; what it still sends before is of no use any more.
+            while let Some(Ok(_)) = self.socket.next().await {}
+        };
+        // A peer that does not take the close in time is dropped without it.
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, goodbye).await;
+    }
+
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
+        match self.poll_write(cx) {
+            Poll::Ready(Err(_)) => return Poll::Ready(Event::Lost),
+            Poll::Ready(Ok(())) => self.blocked_since = None,
+            Poll::Pending => {
+                self.blocked_since.get_or_insert_with(Instant::now);
+            }
+        }
+        if let Poll::Ready(Some(decision)) = self.pending.poll_next_unpin(cx) {
+            return Poll::Ready(Event::Decided(decision));
+        }
+        // While frames wait to be written the mail waits too, and is summed up there.
+        if self.queue.is_empty()
+            && let Poll::Ready(mail) = self.mailbox.poll(cx)
+        {
+            return Poll::Ready(Event::Mail(mail));
+        }
+        match self.socket.poll_next_unpin(cx) {
+            Poll::Ready(Some(Ok(message))) => return Poll::Ready(Event::Message(message)),
+            Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(Event::Lost),
+            Poll::Pending => {}
+        }
+        if self.stop.poll_unpin(cx).is_ready() {
+            return Poll::Ready(Event::Stop);
+        }
+        self.poll_timer(cx).map(|()| Event::Timer)
+    }
+
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let timing = &self.agents.timing;
+        let due = [
+            Some(self.next_ping),
+            Some(self.last_heard + timing.ping_interval + timing.ping_timeout),
+            self.blocked_since.map(|since| since + timing.ping_timeout),
+            self.session_due.filter(|_| self.pending.is_empty()),
+            self.refused_at.filter(|_| self.pending.is_empty()).map(|at| at + REFUSAL_LINGER),
+        ];
+        let due = due.into_iter().flatten().min().unwrap_or(self.next_ping);
+        if self.timer.deadline() != due {
+            self.timer.as_mut().reset(due);
+        }
+        self.timer.poll_unpin(cx)
+    }
+
+    /// Writes as much as the socket takes. Ready when nothing is left to write.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), E>> {
+        loop {
+            if self.flushing {
+                ready!(self.socket.poll_flush_unpin(cx))?;
+                self.flushing = false;
+            }
+            let mut batch = 0;
+            while batch < WRITE_BATCH && !(self.urgent.is_empty() && self.queue.is_empty()) {
+                ready!(self.socket.poll_ready_unpin(cx))?;
+                let Some(message) = self.urgent.pop_front().or_else(|| self.queue.pop_front()) else { break };
+                if let Message::Text(text) = &message {
+                    batch += text.len();
+                }
+                self.socket.start_send_unpin(message)?;
+                self.flushing = true;
+            }
+            if !self.flushing {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What a connection carries, whichever WebSocket implementation is under it.
+
+use bytes::Bytes;
+
+/// One WebSocket message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// A JSON frame.
+    Text(Text),
+    /// A `blob.data` frame.
+    Binary(Bytes),
+    /// Answered by the WebSocket layer itself.
+    Ping(Bytes),
+    /// The answer to one of our pings.
+    Pong(Bytes),
+    /// The end of the connection.
+    Close(Option<Close>),
+}
+
+/// Text as it came, sharing the received buffer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Text(Bytes);
+
+impl Text {
+    /// Wraps bytes that are UTF-8; anything else becomes the empty text, which is no frame.
+    pub fn new(bytes: Bytes) -> Self {
+        if std::str::from_utf8(&bytes).is_ok() { Self(bytes) } else { Self(Bytes::new()) }
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        // Checked by `new`; the fallback is never taken.
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+
+    /// The bytes, without a copy.
+    pub fn into_bytes(self) -> Bytes {
+        self.0
+    }
+
+    /// The length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no text.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<String> for Text {
+    fn from(text: String) -> Self {
+        Self(Bytes::from(text))
+    }
+}
+
+/// Why a connection is closed, as the agent is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Close {
+    /// The close code (RFC 6455 section 7.4, and the platform's own 4000s).
+    pub code: u16,
+    /// The same for people, at most 123 bytes.
+    pub reason: &'static str,
+}
+
+impl Close {
+    /// The gateway restarts; agents reconnect after a pause.
+    pub const RESTART: Self = Self { code: 1012, reason: "the gateway is restarting" };
+    /// A rule of the protocol was broken too often.
+    pub const BROKEN_RULES: Self = Self { code: 1008, reason: "too many broken rules" };
+    /// The connection never said what it is.
+    pub const HANDSHAKE_TIMEOUT: Self = Self { code: 1008, reason: "no session was opened in time" };
+    /// The credential was refused.
+    pub const REFUSED: Self = Self { code: 4001, reason: "the credential was refused" };
+    /// A newer connection of the same agent took over.
+    pub const SUPERSEDED: Self = Self { code: 4009, reason: "a newer connection of this agent took over" };
+    /// The peer did not answer pings, or took nothing.
+    pub const DEAD: Self = Self { code: 1011, reason: "no answer to pings" };
+    /// The peer closed.
+    pub const NORMAL: Self = Self { code: 1000, reason: "" };
+}

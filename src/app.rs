@@ -1,0 +1,257 @@
+//! The gateway as a whole: builds the parts, wires them, and drains them.
+
+use std::fs::DirBuilder;
+use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::access::Access;
+use crate::agents::{Agents, Gate, Registry, Timing};
+use crate::clock::Clock;
+use crate::config::Settings;
+use crate::http::ops::{self, Hosts, Ops, Probe};
+use crate::http::server::{self, Limits, Listener};
+use crate::http::{self, AppState};
+use crate::identity::Tokens;
+use crate::metrics::Metrics;
+use crate::sets::{IsOpen, SetLimits, Sets};
+use crate::store::{OpenError, Store, StoreOptions};
+use crate::transfer::{self, Transfers};
+
+/// Connections at once on the operator's listener.
+const OPS_CONNECTIONS: usize = 256;
+/// What the answers of [`Access`] may take.
+const ACCESS_BYTES: u64 = 64 << 20;
+
+/// How long connections may take to end after the grace period.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Between two looks at the database.
+const DATABASE_CHECK: Duration = Duration::from_secs(5);
+
+/// Runs the gateway until SIGINT or SIGTERM, then drains it.
+///
+/// # Errors
+/// When a part cannot be started. What fails later is logged where it happens.
+pub async fn run(settings: Settings) -> anyhow::Result<()> {
+    let stop = stop_on_signals()?;
+    Gateway::start(settings, Clock::system()).await?.run(stop).await;
+    Ok(())
+}
+
+/// A gateway with everything built and both listeners bound.
+pub struct Gateway {
+    settings: Settings,
+    state: AppState,
+    public: Listener,
+    operators: Listener,
+    /// Cancelled when the gateway begins to drain.
+    draining: CancellationToken,
+}
+
+impl Gateway {
+    /// Builds the parts and binds the listeners. Nobody is served yet.
+    ///
+    /// # Errors
+    /// Names the part that cannot be started and the setting that it depends on.
+    pub async fn start(settings: Settings, clock: Clock) -> anyhow::Result<Self> {
+        let metrics = Arc::new(Metrics::new().context("cannot register the metrics")?);
+        Agents::touch_metrics(&metrics);
+        let public = Listener::bind(settings.listen, "listen").await?;
+        let operators = Listener::bind(settings.ops_listen, "ops-listen").await?;
+        make_data_dir(&settings.data_dir)?;
+        let tokens = Tokens::open(&settings.token_secret_file)?;
+        let store = open_store(&settings, true, &clock).await?;
+        let draining = CancellationToken::new();
+        let tracker = TaskTracker::new();
+        let agents = Arc::new(Agents {
+            registry: Registry::new(metrics.clone()),
+            gate: Gate::new(tokens.clone(), store.clone(), clock.clone()),
+            metrics: metrics.clone(),
+            clock: clock.clone(),
+            timing: Timing {
+                ping_interval: settings.ping_interval,
+                ping_timeout: settings.ping_timeout,
+                handshake_timeout: settings.handshake_timeout,
+            },
+            stop: CancellationToken::new(),
+        });
+        let limits = transfer::Limits {
+            resume_window: settings.resume_window,
+            agent_wait: settings.agent_wait,
+            read_timeout: settings.read_timeout,
+            memory_budget: settings.memory_budget,
+            max_transfers: settings.max_transfers,
+        };
+        let registry = Arc::clone(&agents);
+        let is_open: IsOpen = Arc::new(move |session| registry.registry.is_session(session));
+        let state = AppState {
+            tokens,
+            clock,
+            metrics: metrics.clone(),
+            public_url: Arc::new(settings.public_url(public.address())),
+            require_task: settings.require_task,
+            access: Access::new(store.clone(), ACCESS_BYTES),
+            sets: Sets::new(store.clone(), metrics, SetLimits::default(), is_open, draining.clone()),
+            store,
+            transfers: Transfers::new(Arc::clone(&agents), limits, tracker.clone()),
+            agents,
+            tracker,
+        };
+        Ok(Self { settings, state, public, operators, draining })
+    }
+
+    /// Where the public listener is bound.
+    pub fn address(&self) -> SocketAddr {
+        self.public.address()
+    }
+
+    /// Where the operator's listener is bound.
+    pub fn ops_address(&self) -> SocketAddr {
+        self.operators.address()
+    }
+
+    /// What the routes share.
+    pub fn state(&self) -> &AppState {
+        &self.state
+    }
+
+    /// Serves until `stop` is cancelled. Then it is not ready any more, accepts nothing, lets bodies finish up to the
+    /// grace period, closes the agents' connections with 1012, and returns.
+    pub async fn run(self, stop: CancellationToken) {
+        let Self { settings, state, public, operators, draining } = self;
+        tracing::info!(
+            listen = %public.address(),
+            ops_listen = %operators.address(),
+            public_url = %state.public_url,
+            database = %settings.database_url,
+            "serving"
+        );
+        let limits = Limits {
+            connections: settings.max_connections,
+            head: server::HEAD_TIMEOUT,
+            stall: settings.stall_timeout,
+            grace: settings.shutdown_grace,
+        };
+        let ops = Ops {
+            metrics: state.metrics.clone(),
+            draining: draining.clone(),
+            database: probe(state.store.clone()),
+            hosts: Hosts::new(operators.address(), settings.ops_allow_host.clone()),
+        };
+        let drained = CancellationToken::new();
+        let signal = async {
+            stop.cancelled().await;
+            draining.cancel();
+        };
+        let serving = async {
+            server::serve(public, http::router(state.clone()), limits, draining.clone()).await;
+            state.agents.stop.cancel();
+            state.tracker.close();
+            if tokio::time::timeout(CLOSE_TIMEOUT, state.tracker.wait()).await.is_err() {
+                tracing::warn!(tasks = state.tracker.len(), "tasks were still running at the end");
+            }
+            drained.cancel();
+        };
+        // The operator's listener stays while the public one drains: that is when it is looked at.
+        let ops_limits = Limits { connections: OPS_CONNECTIONS, ..limits };
+        let operating = server::serve(operators, ops::router(ops), ops_limits, drained.clone());
+        tokio::join!(signal, serving, operating, watch_database(&state, &draining));
+        state.store.close().await;
+        tracing::info!("stopped");
+    }
+}
+
+/// Whether the database answers, for readiness.
+fn probe(store: Store) -> Probe {
+    Arc::new(move || {
+        let store = store.clone();
+        Box::pin(async move { store.ping().await.is_ok() })
+    })
+}
+
+/// Keeps the metric of the database's state true, and tells the log when it changes.
+async fn watch_database(state: &AppState, until: &CancellationToken) {
+    let mut known = None;
+    let watching = async {
+        loop {
+            let up = state.store.ping().await.is_ok();
+            state.metrics.database_up.set(i64::from(up));
+            match (known.replace(up), up) {
+                (None | Some(true), false) => tracing::error!("the database does not answer"),
+                (Some(false), true) => tracing::info!("the database answers again"),
+                _ => {}
+            }
+            tokio::time::sleep(DATABASE_CHECK).await;
+        }
+    };
+    let _ = until.run_until_cancelled(watching).await;
+}
+
+/// Brings the database to this version's schema.
+///
+/// # Errors
+/// When it cannot be opened or migrated.
+pub async fn migrate(settings: Settings) -> anyhow::Result<()> {
+    make_data_dir(&settings.data_dir)?;
+    open_store(&settings, true, &Clock::system()).await?.close().await;
+    Ok(())
+}
+
+/// Opens everything that the settings name, and changes nothing. What the first start makes may be missing.
+///
+/// # Errors
+/// Names the first thing that does not work.
+pub async fn check(settings: Settings) -> anyhow::Result<()> {
+    if settings.token_secret_file.exists() {
+        Tokens::open(&settings.token_secret_file)?;
+    }
+    if settings.database_url.sqlite_file().is_some_and(|file| !file.exists()) {
+        return Ok(());
+    }
+    match open_store(&settings, false, &Clock::system()).await {
+        Ok(store) => store.close().await,
+        Err(OpenError::Pending { target, pending }) => {
+            tracing::warn!(database = target, pending, "the next start, or sluice migrate, will migrate the database");
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+async fn open_store(settings: &Settings, migrate: bool, clock: &Clock) -> Result<Store, OpenError> {
+    let options = StoreOptions { migrate, clock: clock.clone(), ..StoreOptions::default() };
+    Store::open(settings.database_url.expose(), options).await
+}
+
+/// Nobody else's business: it holds a secret, and the names of everyone's files.
+fn make_data_dir(dir: &Path) -> anyhow::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(|| {
+        format!("cannot create the data directory {} (set --data-dir to a writable place)", dir.display())
+    })
+}
+
+/// A token that is cancelled by the first SIGINT or SIGTERM.
+pub fn stop_on_signals() -> anyhow::Result<CancellationToken> {
+    let stop = CancellationToken::new();
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let signalled = stop.clone();
+    // The one task that lives as long as the process and that nobody waits for.
+    #[expect(clippy::disallowed_methods, reason = "shutdown starts here, so there is nothing yet to wait on it")]
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        tracing::info!("stopping");
+        signalled.cancel();
+    });
+    Ok(stop)
+}

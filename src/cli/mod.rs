@@ -1,0 +1,186 @@
+//! The command line: what can be asked for, and how a failure is told. It runs nothing itself, but `sluice token`.
+
+pub mod terminal;
+pub mod token;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::ConfigArgs;
+use crate::protocol::{AgentName, SessionId, TaskId};
+
+/// Streams verified file ranges from agents that can only dial out to ordinary HTTP readers.
+#[derive(Debug, Parser)]
+#[command(
+    name = "sluice",
+    version,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What `sluice` does.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the gateway
+    Serve(ServeArgs),
+    /// Run a gateway, an agent and a chat in one process, to see it work
+    Demo(DemoArgs),
+    /// Serve a folder as an agent, over an outbound connection to a gateway
+    Agent(AgentArgs),
+    /// Print a signed token, and nothing else
+    Token(token::TokenArgs),
+    /// Bring the database to this version's schema
+    Migrate(ServeArgs),
+    /// Check the settings and connect to everything they name
+    Check(ServeArgs),
+}
+
+/// Commands that take the gateway's settings and nothing more.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// The gateway's settings.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+/// `sluice demo`.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Folder that the demo's agent serves [default: a generated sample]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Download once, verify the hash, print the figures and exit
+    #[arg(long)]
+    pub once: bool,
+    /// The gateway's settings.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+/// `sluice agent`.
+#[derive(Args)]
+pub struct AgentArgs {
+    /// Folder to serve
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// The gateway: http, https, ws or wss
+    #[arg(long, env = "SLUICE_GATEWAY", value_name = "URL")]
+    pub gateway: String,
+    /// An agent's token
+    #[arg(long, env = "SLUICE_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    pub token: String,
+    /// Name to open the session under [default: the token's]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<AgentName>,
+    /// Session of the turn that the folder answers, which binds the set to that turn's chat
+    #[arg(long, value_name = "SESSION")]
+    pub session: Option<SessionId>,
+    /// Task that the folder answers
+    #[arg(long, value_name = "TASK")]
+    pub task: Option<TaskId>,
+    /// Open a data connection as well
+    #[arg(long)]
+    pub data: bool,
+    /// Announce again whenever a file changes
+    #[arg(long)]
+    pub watch: bool,
+}
+
+impl fmt::Debug for AgentArgs {
+    /// Without the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentArgs").field("dir", &self.dir).field("gateway", &self.gateway).finish_non_exhaustive()
+    }
+}
+
+/// What the command line itself says: help that was asked for, or how it was misunderstood.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// For standard output; exit code 0.
+    Text(String),
+    /// One line for standard error; exit code 2.
+    Usage(String),
+}
+
+/// Reads a command line.
+///
+/// # Errors
+/// An [`Answer`] to print instead of doing anything.
+pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Answer> {
+    Cli::try_parse_from(args).map_err(|error| {
+        let rendered = error.render().to_string();
+        if error.use_stderr() && error.kind() != clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+            Answer::Usage(one_line(&rendered))
+        } else if error.use_stderr() {
+            Answer::Usage("error: no command was given (see sluice --help)".to_owned())
+        } else {
+            Answer::Text(rendered)
+        }
+    })
+}
+
+/// The first line of everything above the usage, joined, and where to read on.
+fn one_line(rendered: &str) -> String {
+    let said =
+        rendered.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    let said: Vec<_> = said.filter(|line| !line.is_empty()).collect();
+    format!("{} (see --help)", said.join(" "))
+}
+
+/// An error and its causes as one line, `error: …`.
+pub fn error_line(error: &anyhow::Error) -> String {
+    let line = format!("error: {error:#}");
+    line.split(['\n', '\r']).map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(args: &[&str]) -> Result<Cli, Answer> {
+        parse(std::iter::once("sluice").chain(args.iter().copied()).map(OsString::from))
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        use clap::CommandFactory as _;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_misunderstanding_is_one_line() {
+        for args in [
+            &["serve", "--listne", "x"][..],
+            &["serve", "--listen", "x"],
+            &["serve", "--resume-window", "90"],
+            &["agent"],
+            &["fly"],
+            &["token"],
+            &[],
+        ] {
+            let Err(Answer::Usage(line)) = run(args) else { panic!("{args:?} is accepted") };
+            assert!(line.starts_with("error: ") && line.lines().count() == 1, "{line}");
+        }
+    }
+
+    #[test]
+    fn an_agents_token_is_not_shown_by_debug() {
+        let cli = run(&["agent", "out", "--gateway", "http://127.0.0.1:1", "--token", "hunter2"]).unwrap();
+        assert!(!format!("{cli:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn an_error_with_its_causes_is_one_line() {
+        let error = anyhow::anyhow!("the cause,\n  in two lines").context("it failed");
+        assert_eq!(error_line(&error), "error: it failed: the cause, in two lines");
+    }
+}

@@ -1,0 +1,116 @@
+//! One layer of settings: what flags and environment say, or what a file says.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Deserialize;
+
+use super::values::{DatabaseUrl, PublicUrl, Size, Span};
+use crate::logging::LogFormat;
+
+/// Declares the settings once, for flags, environment variables and file alike.
+macro_rules! layer {
+    ($($(#[$meta:meta])* $field:ident: $kind:ty,)*) => {
+        /// Settings that one source names; the rest is left to the sources below it.
+        #[derive(Debug, Clone, Default, Args, Deserialize)]
+        #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+        pub struct Layer {
+            $($(#[$meta])* pub $field: Option<$kind>,)*
+        }
+
+        impl Layer {
+            /// This layer's settings, and `lower`'s where it has none.
+            pub fn over(self, lower: Self) -> Self {
+                Self { $($field: self.$field.or(lower.$field),)* }
+            }
+        }
+    };
+}
+
+layer! {
+    /// Public listener for agents and readers, HTTP/1.1 and HTTP/2 [default: 127.0.0.1:8080]
+    #[arg(long, env = "SLUICE_LISTEN", value_name = "ADDR:PORT")]
+    listen: SocketAddr,
+
+    /// Listener for /metrics, /healthz and /readyz [default: 127.0.0.1:9090]
+    #[arg(long, env = "SLUICE_OPS_LISTEN", value_name = "ADDR:PORT")]
+    ops_listen: SocketAddr,
+
+    /// Host names, besides loopback and the address itself, by which the ops listener may be reached
+    #[arg(long, env = "SLUICE_OPS_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
+    ops_allow_host: Vec<String>,
+
+    /// Base of every URL handed out, without a path [default: http://LISTEN]
+    #[arg(long, env = "SLUICE_PUBLIC_URL", value_name = "URL")]
+    public_url: PublicUrl,
+
+    /// postgres:// or sqlite:// URL [default: a SQLite file in the data directory]
+    #[arg(long, env = "SLUICE_DATABASE_URL", value_name = "URL", hide_env_values = true)]
+    database_url: DatabaseUrl,
+
+    /// Directory for everything kept on disk [default: ./sluice-data]
+    #[arg(long, env = "SLUICE_DATA_DIR", value_name = "DIR")]
+    data_dir: PathBuf,
+
+    /// HS256 secret of the tokens, created at first start [default: DATA_DIR/token.secret]
+    #[arg(long, env = "SLUICE_TOKEN_SECRET_FILE", value_name = "FILE")]
+    token_secret_file: PathBuf,
+
+    /// How long a running transfer waits for its agent to come back [default: 60s]
+    #[arg(long, env = "SLUICE_RESUME_WINDOW", value_name = "DURATION")]
+    resume_window: Span,
+
+    /// How long a new request waits for an agent that is offline [default: 10s]
+    #[arg(long, env = "SLUICE_AGENT_WAIT", value_name = "DURATION")]
+    agent_wait: Span,
+
+    /// A read with credit that brings no byte for this long is asked again [default: 30s]
+    #[arg(long, env = "SLUICE_READ_TIMEOUT", value_name = "DURATION")]
+    read_timeout: Span,
+
+    /// How long running downloads may take to finish at shutdown [default: 30s]
+    #[arg(long, env = "SLUICE_SHUTDOWN_GRACE", value_name = "DURATION")]
+    shutdown_grace: Span,
+
+    /// A connection that takes none of the bytes waiting for it for this long is closed [default: 10m]
+    #[arg(long, env = "SLUICE_STALL_TIMEOUT", value_name = "DURATION")]
+    stall_timeout: Span,
+
+    /// How often an agent's connection is pinged [default: 20s]
+    #[arg(long, env = "SLUICE_PING_INTERVAL", value_name = "DURATION")]
+    ping_interval: Span,
+
+    /// How long an agent may take to answer a ping [default: 20s]
+    #[arg(long, env = "SLUICE_PING_TIMEOUT", value_name = "DURATION")]
+    ping_timeout: Span,
+
+    /// How long a new agent's connection may take to open its first session [default: 10s]
+    #[arg(long, env = "SLUICE_HANDSHAKE_TIMEOUT", value_name = "DURATION")]
+    handshake_timeout: Span,
+
+    /// Credit out over all transfers, in bytes [default: 512MiB]
+    #[arg(long, env = "SLUICE_MEMORY_BUDGET", value_name = "SIZE")]
+    memory_budget: Size,
+
+    /// Connections held at once; more wait to be accepted [default: 16384]
+    #[arg(long, env = "SLUICE_MAX_CONNECTIONS", value_name = "N")]
+    max_connections: u32,
+
+    /// Transfers at once; one more is answered 503 [default: 1024, or what the memory budget has frames for]
+    #[arg(long, env = "SLUICE_MAX_TRANSFERS", value_name = "N")]
+    max_transfers: u32,
+
+    /// Require the Artifact-Task header for sets whose manifest names a task [default: false]
+    #[arg(long, env = "SLUICE_REQUIRE_TASK", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    require_task: bool,
+
+    /// How log lines look [default: text]
+    #[arg(long, env = "SLUICE_LOG_FORMAT", value_name = "FORMAT", value_enum)]
+    log_format: LogFormat,
+
+    /// Which log lines are written: a level, or directives such as info,sluice=debug [default: info]
+    #[arg(long, env = "SLUICE_LOG_LEVEL", value_name = "LEVEL")]
+    log_level: String,
+}

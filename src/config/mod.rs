@@ -1,0 +1,246 @@
+//! The settings of the process.
+//!
+//! A flag wins over its environment variable (`SLUICE_` and the flag's name), that over the TOML file named by
+//! `--config`, that over the default. This module reads and judges; it opens nothing but that file.
+
+mod layer;
+mod values;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+
+pub use layer::Layer;
+pub use values::{DatabaseUrl, InvalidValue, PublicUrl, Size, Span};
+
+use crate::logging::LogFormat;
+use crate::protocol::limits::DATA_PAYLOAD;
+
+const MAX_TRANSFERS: u32 = 1024;
+/// A settings file is a page of text; anything longer is a mistake in the path.
+const CONFIG_BYTES: u64 = 1024 * 1024;
+
+/// Why the settings are not usable.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file named by `--config` cannot be read.
+    #[error("cannot read the settings file {}: {reason} (check --config)", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        reason: String,
+    },
+    /// The file names a setting that does not exist.
+    #[error("{}, line {line}: there is no setting {name} (see sluice serve --help)", path.display())]
+    UnknownSetting {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// The key as it stands in the file.
+        name: String,
+    },
+    /// The file is not TOML, or holds a value that its setting does not take.
+    #[error("{}, line {line}: {reason} (see sluice serve --help)", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A value is refused.
+    #[error("{reason} (set --{setting})")]
+    Refused {
+        /// The setting's flag, without dashes.
+        setting: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// The flags of every command that needs settings.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ConfigArgs {
+    /// TOML file with settings, named as the flags are
+    #[arg(long, env = "SLUICE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Settings given by flag or environment.
+    #[command(flatten)]
+    pub layer: Layer,
+}
+
+/// Every setting, with a value.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The public listener.
+    pub listen: SocketAddr,
+    /// The operator's listener.
+    pub ops_listen: SocketAddr,
+    /// Host names by which the operator's listener may be reached, lower case, besides its own addresses.
+    pub ops_allow_host: Vec<String>,
+    /// The base of URLs, when somebody named it; see [`Settings::public_url`].
+    pub named_public_url: Option<PublicUrl>,
+    /// The database.
+    pub database_url: DatabaseUrl,
+    /// Everything kept on disk.
+    pub data_dir: PathBuf,
+    /// The secret that signs tokens.
+    pub token_secret_file: PathBuf,
+    /// How long a running transfer waits for its agent.
+    pub resume_window: Duration,
+    /// How long a new request waits for an agent that is offline.
+    pub agent_wait: Duration,
+    /// A read with credit that brings no byte for this long is asked again.
+    pub read_timeout: Duration,
+    /// How long bodies may take to finish at shutdown.
+    pub shutdown_grace: Duration,
+    /// A connection that takes none of the bytes waiting for it for this long is closed.
+    pub stall_timeout: Duration,
+    /// How often an agent's connection is pinged.
+    pub ping_interval: Duration,
+    /// How long an agent may take to answer a ping.
+    pub ping_timeout: Duration,
+    /// How long a new agent's connection may take to open its first session.
+    pub handshake_timeout: Duration,
+    /// Credit out over all transfers, in bytes.
+    pub memory_budget: u64,
+    /// Connections held at once.
+    pub max_connections: usize,
+    /// Transfers at once: at most as many as the memory budget has frames.
+    pub max_transfers: usize,
+    /// Whether sets of a task are served only to requests that name it.
+    pub require_task: bool,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// Which log lines are written, as `tracing` directives, where they were named.
+    pub log_level: Option<String>,
+}
+
+impl Settings {
+    /// Reads the file that `args` names, lays flags and environment over it, and judges the result.
+    pub fn load(args: ConfigArgs) -> Result<Self, ConfigError> {
+        let file = args.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
+        Self::resolve(args.layer.over(file))
+    }
+
+    /// Fills in the defaults and judges what depends on more than one value.
+    pub fn resolve(layer: Layer) -> Result<Self, ConfigError> {
+        let data_dir = layer.data_dir.unwrap_or_else(|| "./sluice-data".into());
+        let database_url =
+            layer.database_url.unwrap_or_else(|| DatabaseUrl::of_sqlite_file(&data_dir.join("sluice.db")));
+        database_url.check().map_err(|e| refused("database-url", e.to_string()))?;
+        let memory_budget = layer.memory_budget.map_or(512 << 20, Size::bytes);
+        let max_connections = positive("max-connections", layer.max_connections.unwrap_or(16_384))?;
+        if let Some(level) = &layer.log_level {
+            crate::logging::filter(level).map_err(|e| refused("log-level", e.to_string()))?;
+        }
+        Ok(Self {
+            listen: layer.listen.unwrap_or_else(|| loopback(8080)),
+            ops_listen: layer.ops_listen.unwrap_or_else(|| loopback(9090)),
+            ops_allow_host: allowed_hosts(layer.ops_allow_host.unwrap_or_default())?,
+            named_public_url: layer.public_url,
+            token_secret_file: layer.token_secret_file.unwrap_or_else(|| data_dir.join("token.secret")),
+            database_url,
+            data_dir,
+            resume_window: seconds(layer.resume_window, 60),
+            agent_wait: seconds(layer.agent_wait, 10),
+            read_timeout: some_time("read-timeout", seconds(layer.read_timeout, 30))?,
+            shutdown_grace: seconds(layer.shutdown_grace, 30),
+            stall_timeout: some_time("stall-timeout", seconds(layer.stall_timeout, 600))?,
+            ping_interval: some_time("ping-interval", seconds(layer.ping_interval, 20))?,
+            ping_timeout: some_time("ping-timeout", seconds(layer.ping_timeout, 20))?,
+            handshake_timeout: some_time("handshake-timeout", seconds(layer.handshake_timeout, 10))?,
+            max_transfers: max_transfers(layer.max_transfers, memory_budget)?,
+            memory_budget,
+            max_connections,
+            require_task: layer.require_task.unwrap_or(false),
+            log_format: layer.log_format.unwrap_or_default(),
+            log_level: layer.log_level,
+        })
+    }
+
+    /// The base of every URL handed out: the one that was named, else the address that was `bound`.
+    pub fn public_url(&self, bound: SocketAddr) -> PublicUrl {
+        self.named_public_url.clone().unwrap_or_else(|| PublicUrl::of_listener(bound))
+    }
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+fn seconds(given: Option<Span>, default: u64) -> Duration {
+    given.map_or(Duration::from_secs(default), Span::get)
+}
+
+fn refused(setting: &'static str, reason: impl Into<String>) -> ConfigError {
+    ConfigError::Refused { setting, reason: reason.into() }
+}
+
+fn some_time(setting: &'static str, duration: Duration) -> Result<Duration, ConfigError> {
+    if duration.is_zero() {
+        return Err(refused(setting, "the duration is more than zero"));
+    }
+    Ok(duration)
+}
+
+fn positive(setting: &'static str, number: u32) -> Result<usize, ConfigError> {
+    match usize::try_from(number) {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(refused(setting, "the number is at least 1")),
+    }
+}
+
+/// One frame is reserved for each admitted transfer, so there are never more transfers than frames in the budget.
+fn max_transfers(given: Option<u32>, memory_budget: u64) -> Result<usize, ConfigError> {
+    let frames = u32::try_from(memory_budget / DATA_PAYLOAD as u64).unwrap_or(u32::MAX);
+    if frames == 0 {
+        return Err(refused("memory-budget", "the memory budget is at least one frame of 256KiB"));
+    }
+    match given {
+        Some(number) if number > frames => {
+            Err(refused("max-transfers", format!("the memory budget has frames for {frames} transfers only")))
+        }
+        given => positive("max-transfers", given.unwrap_or(MAX_TRANSFERS.min(frames))),
+    }
+}
+
+fn allowed_hosts(names: Vec<String>) -> Result<Vec<String>, ConfigError> {
+    let valid = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
+    if !names.iter().all(|name| valid(name)) {
+        return Err(refused("ops-allow-host", "a host name has letters, digits, dots and dashes, and no port"));
+    }
+    Ok(names.into_iter().map(|name| name.to_ascii_lowercase()).collect())
+}
+
+fn read_file(path: &Path) -> Result<Layer, ConfigError> {
+    let unreadable = |reason: String| ConfigError::Unreadable { path: path.to_owned(), reason };
+    let length = std::fs::metadata(path).map_err(|e| unreadable(e.to_string()))?.len();
+    if length > CONFIG_BYTES {
+        return Err(unreadable("it is longer than 1 MiB".to_owned()));
+    }
+    let text = std::fs::read_to_string(path).map_err(|e| unreadable(e.to_string()))?;
+    parse_file(path, &text)
+}
+
+/// The parser's own rendering quotes the offending line, which may hold a password: only its message is kept.
+fn parse_file(path: &Path, text: &str) -> Result<Layer, ConfigError> {
+    toml::from_str(text).map_err(|error: toml::de::Error| {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        let path = path.to_owned();
+        let message = error.message();
+        match message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')) {
+            Some((name, _)) => ConfigError::UnknownSetting { path, line, name: name.to_owned() },
+            None => ConfigError::Malformed { path, line, reason: message.replace('\n', ", ") },
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

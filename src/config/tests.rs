@@ -1,0 +1,111 @@
+use clap::Parser;
+
+use super::*;
+
+#[derive(Debug, Parser)]
+struct Command {
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+fn flags(args: &[&str]) -> ConfigArgs {
+    Command::try_parse_from([&["sluice"], args].concat()).unwrap().config
+}
+
+fn file(text: &str) -> Result<Layer, ConfigError> {
+    parse_file(Path::new("sluice.toml"), text)
+}
+
+#[test]
+fn without_settings_there_are_defaults() {
+    let settings = Settings::resolve(Layer::default()).unwrap();
+    assert_eq!(settings.listen.to_string(), "127.0.0.1:8080");
+    assert_eq!(settings.ops_listen.to_string(), "127.0.0.1:9090");
+    assert_eq!(settings.public_url(settings.listen).to_string(), "http://127.0.0.1:8080");
+    assert_eq!(settings.database_url.expose(), "sqlite://./sluice-data/sluice.db");
+    assert_eq!(settings.token_secret_file, Path::new("./sluice-data/token.secret"));
+    assert_eq!(settings.resume_window, Duration::from_secs(60));
+    assert_eq!(settings.memory_budget, 512 << 20);
+    assert_eq!(settings.max_transfers, 1024);
+    assert!(!settings.require_task);
+}
+
+#[test]
+fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
+    let lower = file("listen = \"127.0.0.1:1\"\nresume-window = \"2m\"\nmemory-budget = 1048576\n").unwrap();
+    let upper = flags(&["--listen", "127.0.0.1:2", "--require-task"]).layer;
+    let settings = Settings::resolve(upper.over(lower)).unwrap();
+    assert_eq!(settings.listen.port(), 2);
+    assert_eq!(settings.resume_window, Duration::from_secs(120));
+    assert_eq!(settings.memory_budget, 1 << 20);
+    assert_eq!(settings.max_transfers, 4);
+    assert!(settings.require_task);
+    assert_eq!(settings.agent_wait, Duration::from_secs(10));
+}
+
+#[test]
+fn a_switch_can_be_turned_off_again() {
+    let lower = file("require-task = true").unwrap();
+    let settings = Settings::resolve(flags(&["--require-task=false"]).layer.over(lower)).unwrap();
+    assert!(!settings.require_task);
+}
+
+#[test]
+fn the_data_directory_moves_what_lies_in_it() {
+    let settings = Settings::resolve(flags(&["--data-dir", "/srv/s"]).layer).unwrap();
+    assert_eq!(settings.database_url.expose(), "sqlite:///srv/s/sluice.db");
+    assert_eq!(settings.token_secret_file, Path::new("/srv/s/token.secret"));
+}
+
+#[test]
+fn an_unknown_key_is_refused_by_name() {
+    let error = file("listen = \"127.0.0.1:1\"\nresume_window = \"2m\"\n").unwrap_err();
+    assert_eq!(error.to_string(), "sluice.toml, line 2: there is no setting resume_window (see sluice serve --help)");
+}
+
+#[test]
+fn a_wrong_value_is_refused_by_line() {
+    for text in ["\nread-timeout = 30\n", "\nlisten = \"localhost\"\n", "\nmemory-budget = \"much\"\n", "\nlisten =\n"]
+    {
+        let error = file(text).unwrap_err().to_string();
+        assert!(error.starts_with("sluice.toml, line 2: "), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+#[test]
+fn an_error_in_the_file_never_quotes_the_line() {
+    let error = file("database-url = \"postgres://u:hunter2@h/d\" extra\n").unwrap_err();
+    assert!(!format!("{error} {error:?}").contains("hunter2"));
+}
+
+#[test]
+fn no_password_is_shown_by_debug() {
+    let layer = flags(&["--database-url", "postgres://u:hunter2@h/d"]).layer;
+    let shown = format!("{layer:?} {:?}", Settings::resolve(layer.clone()).unwrap());
+    assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+#[test]
+fn values_that_cannot_work_are_refused_naming_the_setting() {
+    for (args, setting) in [
+        (["--ping-interval", "0s"], "ping-interval"),
+        (["--database-url", "mysql://u:pw@h/d"], "database-url"),
+        (["--max-connections", "0"], "max-connections"),
+        (["--max-transfers", "0"], "max-transfers"),
+        (["--max-transfers", "2049"], "max-transfers"),
+        (["--memory-budget", "1KiB"], "memory-budget"),
+        (["--log-level", "sluice=loud"], "log-level"),
+        (["--ops-allow-host", "a:9090"], "ops-allow-host"),
+    ] {
+        let error = Settings::resolve(flags(&args).layer).unwrap_err().to_string();
+        assert!(error.contains(&format!("--{setting}")), "{error}");
+        assert!(!error.contains("pw@"), "{error}");
+    }
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = Settings::load(flags(&["--config", "/nonexistent/sluice.toml"])).unwrap_err().to_string();
+    assert!(error.contains("/nonexistent/sluice.toml") && error.contains("--config"), "{error}");
+}

@@ -1,0 +1,359 @@
+//! Settings that are more than a word: durations, sizes and URLs, as people write them.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use http::Uri;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
+use serde::{Deserialize, Deserializer, de};
+
+/// What a path in a URL holds as it is (RFC 3986 section 2.3), and what separates its segments.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+
+/// A value breaks the rule of its kind. The text says what is accepted and never repeats the value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidValue(&'static str);
+
+/// A duration such as `90s`, `2m` or `1h 30m`, at most ten years.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(Duration);
+
+impl Span {
+    /// Keeps sums with the current time far from overflowing.
+    const MAX: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
+
+    /// The duration.
+    pub const fn get(self) -> Duration {
+        self.0
+    }
+}
+
+impl FromStr for Span {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let span = humantime::parse_duration(text.trim())
+            .map_err(|_| InvalidValue("a duration is a number with its unit, such as 90s, 2m or 1h"))?;
+        if span > Self::MAX {
+            return Err(InvalidValue("a duration is at most ten years"));
+        }
+        Ok(Self(span))
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// A number of bytes such as `512MiB`, `10 GB` or `4096`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(u64);
+
+impl Size {
+    /// The size in bytes.
+    pub const fn bytes(self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for Size {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let size = text.trim().parse::<bytesize::ByteSize>();
+        size.map(|size| Self(size.as_u64())).map_err(|_| InvalidValue("a size is a number of bytes, such as 512MiB"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a size is a number of bytes, such as \"512MiB\"")]
+        enum Written {
+            Bytes(u64),
+            Text(String),
+        }
+        match Written::deserialize(deserializer)? {
+            Written::Bytes(bytes) => Ok(Self(bytes)),
+            Written::Text(text) => text.parse().map_err(de::Error::custom),
+        }
+    }
+}
+
+/// The base of every URL handed out: an origin (RFC 6454) over http or https, in canonical spelling.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublicUrl {
+    https: bool,
+    authority: String,
+}
+
+impl PublicUrl {
+    /// The URL of a listener that nobody named: `http://` and its address, with loopback in place of "every address".
+    pub fn of_listener(address: SocketAddr) -> Self {
+        let ip = match address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        let authority = match address.port() {
+            80 => SocketAddr::new(ip, 80).to_string().trim_end_matches(":80").to_owned(),
+            port => SocketAddr::new(ip, port).to_string(),
+        };
+        Self { https: false, authority }
+    }
+
+    /// Host and port, lower case, without the scheme's default port.
+    pub fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    /// Whether readers come over TLS, so that a cookie may be marked `Secure`.
+    pub fn is_https(&self) -> bool {
+        self.https
+    }
+}
+
+impl FromStr for PublicUrl {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let invalid = InvalidValue("a public URL is http:// or https://, a host and perhaps a port, without a path");
+        let uri: Uri = text.parse().map_err(|_| invalid)?;
+        let https = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err(invalid),
+        };
+        let authority = uri.authority().ok_or(invalid)?;
+        // `Uri` drops a fragment without a word, so it is looked for in the text itself.
+        let bare = uri.path() == "/" && uri.query().is_none() && !text.contains(['#', '?', '@']);
+        if !bare || authority.host().is_empty() {
+            return Err(invalid);
+        }
+        let host = authority.host().to_ascii_lowercase();
+        let port = match authority.as_str().strip_prefix(authority.host()) {
+            Some("") => None,
+            Some(port) => Some(port.strip_prefix(':').and_then(|port| port.parse::<u16>().ok()).ok_or(invalid)?),
+            None => return Err(invalid),
+        };
+        let default_port = if https { 443 } else { 80 };
+        let authority = match port {
+            Some(0) => return Err(invalid),
+            Some(port) if port != default_port => format!("{host}:{port}"),
+            _ => host,
+        };
+        Ok(Self { https, authority })
+    }
+}
+
+impl fmt::Display for PublicUrl {
+    /// Without a trailing slash, so that a path is simply appended.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.https { "https" } else { "http" };
+        write!(f, "{scheme}://{}", self.authority)
+    }
+}
+
+impl<'de> Deserialize<'de> for PublicUrl {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// A `postgres://` or `sqlite://` URL. It may hold a password, so only [`expose`](Self::expose) shows it whole.
+///
+/// Taking the text in never fails: a parser's error would repeat it. [`check`](Self::check) judges it later.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct DatabaseUrl(String);
+
+impl DatabaseUrl {
+    /// The whole text, password included: for the database driver and nobody else.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// The URL of a SQLite file, whatever characters its path holds.
+    pub fn of_sqlite_file(file: &Path) -> Self {
+        Self(format!("sqlite://{}", percent_encode(file.as_os_str().as_bytes(), PATH)))
+    }
+
+    /// The file of a SQLite database.
+    pub fn sqlite_file(&self) -> Option<PathBuf> {
+        let file = self.0.strip_prefix("sqlite://").or_else(|| self.0.strip_prefix("sqlite:"))?;
+        let file = file.split('?').next().unwrap_or_default();
+        Some(OsString::from_vec(percent_decode_str(file).collect()).into())
+    }
+
+    /// Whether the text names a kind of database that there is.
+    pub fn check(&self) -> Result<(), InvalidValue> {
+        let known = ["postgres://", "postgresql://", "sqlite:"];
+        if known.iter().any(|scheme| self.0.len() > scheme.len() && self.0.starts_with(scheme)) {
+            Ok(())
+        } else {
+            Err(InvalidValue("a database URL starts with postgres:// or sqlite://"))
+        }
+    }
+}
+
+impl From<String> for DatabaseUrl {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl From<&str> for DatabaseUrl {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl fmt::Display for DatabaseUrl {
+    /// Without the password and without the query, where drivers accept one too.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((scheme, rest)) = self.0.split_once("://") else {
+            return f.write_str("(not a URL)");
+        };
+        // The last `@` of all, because a password that should have been escaped may hold `/`, `?` and `@`.
+        let (user, rest) = match rest.rsplit_once('@') {
+            Some((userinfo, rest)) => (userinfo.split(':').next(), rest),
+            None => (None, rest),
+        };
+        let place = rest.split('?').next().unwrap_or_default();
+        match user {
+            Some(user) => write!(f, "{scheme}://{user}:***@{place}"),
+            None => write!(f, "{scheme}://{place}"),
+        }
+    }
+}
+
+impl fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn durations_are_written_as_people_write_them() {
+        let parse = |text: &str| text.parse::<Span>().map(Span::get);
+        assert_eq!(parse("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(parse("1h 30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(parse("250ms"), Ok(Duration::from_millis(250)));
+        for refused in ["", "90", "-1s", "s", "1 fortnight", "99999999999years", "11years"] {
+            assert!(parse(refused).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_written_as_people_write_them() {
+        let parse = |text: &str| text.parse::<Size>().map(Size::bytes);
+        assert_eq!(parse("512MiB"), Ok(512 << 20));
+        assert_eq!(parse("10 GB"), Ok(10_000_000_000));
+        assert_eq!(parse("4096"), Ok(4096));
+        for refused in ["", "MiB", "-1", "12 parsecs"] {
+            assert!(parse(refused).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_public_url_is_an_origin_in_canonical_spelling() {
+        let parse = |text: &str| text.parse::<PublicUrl>().map(|url| url.to_string());
+        assert_eq!(parse("https://Files.Example:443/").as_deref(), Ok("https://files.example"));
+        assert_eq!(parse("http://127.0.0.1:8080").as_deref(), Ok("http://127.0.0.1:8080"));
+        assert_eq!(parse("http://[::1]:80").as_deref(), Ok("http://[::1]"));
+        assert_eq!(parse("https://a.example:80").as_deref(), Ok("https://a.example:80"));
+        let refused = [
+            "",
+            "files.example",
+            "ftp://a.example",
+            "https://a.example/base",
+            "https://a.example/?x",
+            "https://a.example?x",
+            "https://a.example/#x",
+            "https://a.example#x",
+            "https://user:pw@a.example",
+            "https://",
+            "https://:443",
+            "https://a.example:0",
+            "https://a.example:99999",
+        ];
+        for text in refused {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_listener_on_every_address_is_reached_over_loopback() {
+        let of = |text: &str| PublicUrl::of_listener(text.parse().unwrap()).to_string();
+        assert_eq!(of("0.0.0.0:8080"), "http://127.0.0.1:8080");
+        assert_eq!(of("[::]:80"), "http://[::1]");
+        assert_eq!(of("192.0.2.1:1"), "http://192.0.2.1:1");
+    }
+
+    #[test]
+    fn a_database_url_never_shows_its_password() {
+        for text in [
+            "postgres://sluice:hunter2@db.example:5432/sluice?sslmode=require",
+            "postgres://sluice:hunter2/with?odd@characters@db.example/sluice",
+            "postgres://db.example/sluice?password=hunter2",
+            "hunter2",
+        ] {
+            let url = DatabaseUrl::from(text);
+            assert!(!format!("{url} {url:?}").contains("hunter2"), "{url}");
+        }
+        let url = DatabaseUrl::from("postgres://sluice:hunter2@db.example:5432/sluice");
+        assert_eq!(url.to_string(), "postgres://sluice:***@db.example:5432/sluice");
+        assert_eq!(DatabaseUrl::from("sqlite:///var/lib/x.db").to_string(), "sqlite:///var/lib/x.db");
+    }
+
+    #[test]
+    fn only_known_databases_are_accepted() {
+        for known in ["postgres://h/d", "postgresql://h/d", "sqlite://x.db", "sqlite::memory:"] {
+            assert_eq!(DatabaseUrl::from(known).check(), Ok(()), "{known}");
+        }
+        for unknown in ["", "mysql://h/d", "x.db", "postgres://"] {
+            assert!(DatabaseUrl::from(unknown).check().is_err(), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn a_sqlite_file_may_have_any_path() {
+        for path in ["./sluice-data/sluice.db", "/srv/s/sluice.db", "a:b/c d?e#f%20/ü.db"] {
+            let url = DatabaseUrl::of_sqlite_file(Path::new(path));
+            assert_eq!(url.sqlite_file().as_deref(), Some(Path::new(path)), "{url}");
+        }
+        assert_eq!(DatabaseUrl::from("postgres://h/d").sqlite_file(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_value_or_an_error(text in "\\PC{0,40}") {
+            let _ = text.parse::<Span>();
+            let _ = text.parse::<Size>();
+            let _ = text.parse::<PublicUrl>();
+            let _ = DatabaseUrl::from(text.as_str()).to_string();
+        }
+
+        #[test]
+        fn a_public_url_reads_back(host in "[a-z][a-z0-9.-]{0,20}[a-z]", port in 1u16.., https: bool) {
+            let text = format!("{}://{host}:{port}", if https { "https" } else { "http" });
+            let url: PublicUrl = text.parse().unwrap();
+            prop_assert_eq!(url.to_string().parse::<PublicUrl>().unwrap(), url);
+        }
+    }
+}

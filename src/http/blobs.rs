@@ -1,0 +1,83 @@
+//! The producer endpoint's shape (specification section 2) over every set that the caller may read: an unmodified
+//! client uses the gateway as an `https` or `robutler` location.
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::get;
+use http::{HeaderMap, Method};
+
+use super::AppState;
+use super::auth::Reader;
+use super::download::{self, Content, Representation};
+use super::error::Problem;
+use super::json::PathOf;
+use super::native::MANIFEST_TYPE;
+use crate::access::{BlobAnswer, BlobRequest};
+use crate::protocol::{AgentName, Sha256};
+
+const OCTET_STREAM: &str = "application/octet-stream";
+
+/// The three routes that name a blob by its hash.
+pub fn routes() -> Router<AppState> {
+    Router::new()
+        .route("/artifacts/blobs/{name}", get(any_agent))
+        .route("/agents/{agent}/artifacts/blobs/{name}", get(one_agent))
+        .route("/api/blob/cas/{hex}", get(by_hex))
+}
+
+async fn any_agent(
+    reader: Reader,
+    state: State<AppState>,
+    method: Method,
+    PathOf(name): PathOf<String>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    blob(reader, state, &method, (None, hash(&name)?), &headers).await
+}
+
+async fn one_agent(
+    reader: Reader,
+    state: State<AppState>,
+    method: Method,
+    PathOf((agent, name)): PathOf<(AgentName, String)>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    blob(reader, state, &method, (Some(agent), hash(&name)?), &headers).await
+}
+
+async fn by_hex(
+    reader: Reader,
+    state: State<AppState>,
+    method: Method,
+    PathOf(sha256): PathOf<Sha256>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    blob(reader, state, &method, (None, sha256), &headers).await
+}
+
+/// `sha256:<hex>`; anything else names nothing.
+fn hash(name: &str) -> Result<Sha256, Problem> {
+    name.strip_prefix("sha256:").and_then(|hex| hex.parse().ok()).ok_or(Problem::NotFound)
+}
+
+async fn blob(
+    Reader(caller): Reader,
+    State(state): State<AppState>,
+    method: &Method,
+    (agent, sha256): (Option<AgentName>, Sha256),
+    headers: &HeaderMap,
+) -> Result<Response, Problem> {
+    let task = headers.get("artifact-task").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let request =
+        BlobRequest { agent: agent.as_ref(), sha256: &sha256, task: task.as_deref(), require_task: state.require_task };
+    let (media_type, content) = match state.access.blob(&caller, request).await? {
+        BlobAnswer::NotFound => return Err(Problem::NotFound),
+        BlobAnswer::TaskRequired => return Err(Problem::TaskRequired),
+        BlobAnswer::TaskMismatch => return Err(Problem::TaskMismatch),
+        BlobAnswer::Blob(readable) => (OCTET_STREAM, Content::Remote(readable)),
+        BlobAnswer::Manifest(bytes) => (MANIFEST_TYPE, Content::Here(sha256, bytes)),
+    };
+    let representation = Representation { name: sha256.to_hex(), media_type: media_type.to_owned(), content };
+    download::serve(&state, &caller, method, headers, representation).await
+}

@@ -1,0 +1,136 @@
+//! `GET /ws`: the upgrade of an agent's connection, and the only place that knows axum's WebSocket.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{self, WebSocket, WebSocketUpgrade};
+use axum::extract::{Query, State};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
+use http::HeaderMap;
+use serde::Deserialize;
+use tokio::sync::mpsc;
+
+use super::error::Problem;
+use super::{AppState, auth};
+use crate::agents::{Announce, Close, Connection, Credential, Kind, Message, Text};
+use crate::protocol::data::FRAME_MAX;
+use crate::protocol::frames::PlatformFrame;
+use crate::protocol::limits::MANIFEST_BYTES;
+use crate::sets::{Announcer, Sets};
+
+/// A control frame may be an inlined manifest of 16 MiB and its envelope.
+const CONTROL_MESSAGE: usize = MANIFEST_BYTES + 64 * 1024;
+/// Allocated for each connection at once, so small where most of it would lie idle.
+const CONTROL_READ_BUFFER: usize = 16 * 1024;
+const DATA_READ_BUFFER: usize = 64 * 1024;
+const WRITE_BUFFER: usize = 16 * 1024;
+/// The connection's task flushes every 64 KiB; a single text frame stays below 1 MiB.
+const MAX_WRITE_BUFFER: usize = 4 * 1024 * 1024;
+/// Announcements of one connection that wait for their decision.
+const PENDING_ANNOUNCEMENTS: usize = 4;
+
+/// The parts of the query that mean something here. A token is never logged.
+#[derive(Deserialize)]
+pub struct ConnectQuery {
+    token: Option<String>,
+    conn: Option<String>,
+}
+
+/// Takes an agent's connection. The credential that comes with it is judged by the first frame, not here: a refused
+/// one is told why over the socket, and closed with 4001.
+pub async fn connect(
+    State(state): State<AppState>,
+    Query(query): Query<ConnectQuery>,
+    headers: HeaderMap,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Problem> {
+    let upgrade =
+        upgrade.map_err(|_| Problem::BadRequest("this route is for WebSocket upgrades over HTTP/1.1".into()))?;
+    let marked = headers.get("uamp-connection").is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"data"));
+    let kind = if marked || query.conn.as_deref() == Some("data") { Kind::Data } else { Kind::Control };
+    let credential = auth::bearer(&headers).or(query.token.as_deref()).map(Credential::new);
+    let (message, read_buffer) = match kind {
+        Kind::Control => (CONTROL_MESSAGE, CONTROL_READ_BUFFER),
+        Kind::Data => (FRAME_MAX, DATA_READ_BUFFER),
+    };
+    let upgrade = upgrade
+        .max_message_size(message)
+        .max_frame_size(message)
+        .read_buffer_size(read_buffer)
+        .write_buffer_size(WRITE_BUFFER)
+        .max_write_buffer_size(MAX_WRITE_BUFFER);
+    let tracker = state.tracker.clone();
+    Ok(upgrade.on_upgrade(move |socket| tracker.track_future(run(state, kind, credential, socket))))
+}
+
+async fn run(state: AppState, kind: Kind, credential: Option<Credential>, socket: WebSocket) {
+    let (sender, announcements) = mpsc::channel(PENDING_ANNOUNCEMENTS);
+    if kind == Kind::Control {
+        state.tracker.spawn(decide(state.sets, announcements));
+    }
+    Connection::new(Arc::clone(&state.agents), kind, credential, sender, Socket(socket)).run().await;
+}
+
+/// Decides the announcements of one connection in their order, beside its task.
+async fn decide(sets: Sets, mut announcements: mpsc::Receiver<Announce>) {
+    while let Some(Announce { text, by, reply }) = announcements.recv().await {
+        let Err(refusal) = sets.announce(&Announcer { sessions: by }, text.as_str()).await else { continue };
+        let (event_id, sha256, error) = (refusal.event_id, refusal.sha256, refusal.error);
+        if reply.send(PlatformFrame::ArtifactError { event_id, sha256, error }).is_err() {
+            tracing::debug!("a refusal found its connection gone");
+        }
+    }
+}
+
+/// axum's WebSocket as the connection's task sees one.
+struct Socket(WebSocket);
+
+impl Stream for Socket {
+    type Item = Result<Message, axum::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_next_unpin(cx).map(|next| {
+            next.map(|message| {
+                message.map(|message| match message {
+                    ws::Message::Text(text) => Message::Text(Text::new(Bytes::from(text))),
+                    ws::Message::Binary(bytes) => Message::Binary(bytes),
+                    ws::Message::Ping(bytes) => Message::Ping(bytes),
+                    ws::Message::Pong(bytes) => Message::Pong(bytes),
+                    ws::Message::Close(_) => Message::Close(None),
+                })
+            })
+        })
+    }
+}
+
+impl Sink<Message> for Socket {
+    type Error = axum::Error;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
+        self.0.poll_ready_unpin(cx)
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), axum::Error> {
+        self.0.start_send_unpin(match message {
+            Message::Text(text) => ws::Message::text(text.as_str()),
+            Message::Binary(bytes) => ws::Message::Binary(bytes),
+            Message::Ping(bytes) => ws::Message::Ping(bytes),
+            Message::Pong(bytes) => ws::Message::Pong(bytes),
+            Message::Close(close) => {
+                ws::Message::Close(close.map(|Close { code, reason }| ws::CloseFrame { code, reason: reason.into() }))
+            }
+        })
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
+        self.0.poll_flush_unpin(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
+        self.0.poll_close_unpin(cx)
+    }
+}

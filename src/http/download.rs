@@ -1,0 +1,193 @@
+//! The one way bytes leave: ranges, preconditions and headers are the same on every route.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use http::header::{
+    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_SECURITY_POLICY,
+    CONTENT_TYPE, ETAG, RANGE, X_CONTENT_TYPE_OPTIONS,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http_body::{Frame, SizeHint};
+
+use super::AppState;
+use super::error::Problem;
+use crate::access::Readable;
+use crate::identity::Caller;
+use crate::protocol::conditional::{EntityTag, Precondition};
+use crate::protocol::range::Selection;
+use crate::protocol::{ByteRange, Sha256, digest_field, disposition};
+use crate::read::{Coverage, Verifier};
+use crate::transfer::{Cursor, TransferError};
+
+const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
+const SLUICE_VERIFIED: HeaderName = HeaderName::from_static("sluice-verified");
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
+
+/// What may be shown of a file by a browser that ignores the disposition: nothing.
+const CSP: &str = "sandbox; default-src 'none'; frame-ancestors 'none'";
+
+/// A file or manifest that a caller may read, as one representation (RFC 9110 section 3.2).
+#[derive(Debug)]
+pub struct Representation {
+    /// The file's name for the reader, or its path.
+    pub name: String,
+    /// A media type that passed the strict reader: valid in syntax, and no more to be believed.
+    pub media_type: String,
+    /// Where the bytes are.
+    pub content: Content,
+}
+
+/// Where a representation's bytes are.
+#[derive(Debug)]
+pub enum Content {
+    /// With agents.
+    Remote(Readable),
+    /// Here, with their hash.
+    Here(Sha256, Bytes),
+}
+
+impl Content {
+    fn sha256(&self) -> Sha256 {
+        match self {
+            Self::Remote(readable) => readable.sha256,
+            Self::Here(sha256, _) => *sha256,
+        }
+    }
+
+    fn size(&self) -> u64 {
+        match self {
+            Self::Remote(readable) => readable.size,
+            Self::Here(_, bytes) => bytes.len() as u64,
+        }
+    }
+}
+
+/// Answers a GET or HEAD of a representation that the caller may read. HEAD asks no agent.
+pub async fn serve(
+    state: &AppState,
+    caller: &Caller,
+    method: &Method,
+    headers: &HeaderMap,
+    representation: Representation,
+) -> Result<Response, Problem> {
+    let (sha256, size) = (representation.content.sha256(), representation.content.size());
+    let etag = EntityTag::of(sha256);
+    let selection = match Precondition::of(headers, &etag) {
+        Precondition::PreconditionFailed => return Err(Problem::PreconditionFailed),
+        Precondition::NotModified => return Ok(not_modified(&etag)),
+        // Range means something for GET only (RFC 9110 section 14.2).
+        Precondition::Proceed { range: true } if method == Method::GET => selection(headers, size),
+        Precondition::Proceed { .. } => Selection::Whole,
+    };
+    let range = match selection {
+        Selection::Unsatisfiable => return Err(Problem::RangeInvalid { complete_length: size }),
+        Selection::Part(range) if !state.transfers.is_spoilt(sha256, range.start) => Some(range),
+        Selection::Part(_) | Selection::Whole => None,
+    };
+    let bytes = range.unwrap_or(ByteRange::whole(size));
+    let mut response = head(&representation, &etag, range, size);
+    let (body, coverage) = match representation.content {
+        Content::Here(_, content) => (Body::from(slice(&content, bytes)), Coverage::Full),
+        Content::Remote(readable) if method == Method::HEAD => {
+            let chunks = readable.sources.first().and_then(|source| source.chunks.clone());
+            (Body::empty(), Verifier::new(bytes, size, sha256, chunks).coverage())
+        }
+        Content::Remote(readable) => {
+            let cursor = state.transfers.open(caller.principal.clone(), readable, bytes).await?;
+            let coverage = cursor.coverage();
+            (Body::new(Transferred(cursor)), coverage)
+        }
+    };
+    response.headers_mut().insert(SLUICE_VERIFIED, HeaderValue::from_static(coverage_name(coverage)));
+    if method == Method::GET {
+        *response.body_mut() = body;
+    }
+    Ok(response)
+}
+
+/// Everything of the answer but its body and `Sluice-Verified`.
+fn head(representation: &Representation, etag: &EntityTag, range: Option<ByteRange>, size: u64) -> Response {
+    let mut response = Response::default();
+    let length = range.map_or(size, ByteRange::len);
+    if let Some(range) = range {
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        insert(response.headers_mut(), CONTENT_RANGE, &range.content_range(size));
+    }
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("private, no-transform"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(CSP));
+    headers.insert(CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
+    headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    insert(headers, ETAG, etag.as_str());
+    insert(headers, REPR_DIGEST, &digest_field::repr_digest(representation.content.sha256()));
+    insert(headers, CONTENT_DISPOSITION, &disposition::attachment(&representation.name));
+    if !insert(headers, CONTENT_TYPE, &representation.media_type) {
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    }
+    response
+}
+
+/// 304 carries what a cache needs to know, and nothing of the content (RFC 9110 section 15.4.5).
+fn not_modified(etag: &EntityTag) -> Response {
+    let mut response = StatusCode::NOT_MODIFIED.into_response();
+    let headers = response.headers_mut();
+    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("private, no-transform"));
+    insert(headers, ETAG, etag.as_str());
+    response
+}
+
+fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) -> bool {
+    HeaderValue::from_str(value).map(|value| headers.insert(name, value)).is_ok()
+}
+
+/// Range in two lines is a list of several ranges (RFC 9110 section 5.3).
+fn selection(headers: &HeaderMap, size: u64) -> Selection {
+    let mut all = headers.get_all(RANGE).iter();
+    match (all.next(), all.next()) {
+        (Some(range), None) => Selection::of(Some(range.as_bytes()), size),
+        _ => Selection::Whole,
+    }
+}
+
+fn slice(content: &Bytes, range: ByteRange) -> Bytes {
+    // The range lies within the content's length, which is a usize.
+    content.slice(range.start as usize..range.end as usize)
+}
+
+/// The value of `Sluice-Verified`.
+fn coverage_name(coverage: Coverage) -> &'static str {
+    match coverage {
+        Coverage::Full => "full",
+        Coverage::Chunks => "chunks",
+        Coverage::None => "none",
+    }
+}
+
+/// A transfer as a response's body. An error cuts it: HTTP/1.1 stays short of its Content-Length, HTTP/2 is reset.
+struct Transferred(Cursor);
+
+impl http_body::Body for Transferred {
+    type Data = Bytes;
+    type Error = TransferError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, TransferError>>> {
+        self.0.poll_next(cx).map(|next| next.map(|piece| piece.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.remaining() == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.remaining())
+    }
+}

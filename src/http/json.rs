@@ -1,0 +1,123 @@
+//! Bodies and paths of requests, read strictly.
+
+use std::time::Duration;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+
+use super::error::Problem;
+
+/// Largest JSON body, in bytes.
+pub const BODY_BYTES: usize = 1024 * 1024;
+/// How long a JSON body may take to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A JSON body. What is unknown in it is refused by its type (`deny_unknown_fields`), which is named in the answer.
+#[derive(Debug)]
+pub struct JsonBody<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let essence = content_type.and_then(|value| value.split(';').next()).map(str::trim);
+        if !essence.is_some_and(|essence| essence.eq_ignore_ascii_case("application/json")) {
+            return Err(Problem::UnsupportedMediaType);
+        }
+        let too_large = Problem::TooLarge { limit: BODY_BYTES as u64 };
+        let body = Limited::new(request.into_body(), BODY_BYTES);
+        let collected = tokio::time::timeout(BODY_TIMEOUT, body.collect()).await.map_err(|_| Problem::Timeout)?;
+        let bytes = collected
+            .map_err(|error| match error.is::<LengthLimitError>() {
+                true => too_large,
+                false => Problem::BadRequest("the body is cut short".into()),
+            })?
+            .to_bytes();
+        serde_json::from_slice(&bytes)
+            .map(Self)
+            .map_err(|error| Problem::BadRequest(format!("the body: {error}").into()))
+    }
+}
+
+/// Parameters of a route's path. A value that its type does not take names nothing that exists.
+#[derive(Debug)]
+pub struct PathOf<T>(pub T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathOf<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let path = Path::<T>::from_request_parts(parts, state).await;
+        path.map(|Path(value)| Self(value)).map_err(|_: PathRejection| Problem::NotFound)
+    }
+}
+
+/// Parameters of a request's query, unknown ones refused by their type.
+#[derive(Debug)]
+pub struct QueryOf<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryOf<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        // The rejection's text is the parser's about the caller's own query: nothing else is in it.
+        Query::<T>::try_from_uri(&parts.uri)
+            .map(|Query(value)| Self(value))
+            .map_err(|error| Problem::BadRequest(format!("the query: {}", error.body_text()).into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Wanted {
+        name: String,
+    }
+
+    async fn read(content_type: &str, body: impl Into<Body>) -> Result<String, Problem> {
+        let request = Request::builder().header(CONTENT_TYPE, content_type).body(body.into()).unwrap();
+        JsonBody::<Wanted>::from_request(request, &()).await.map(|JsonBody(wanted)| wanted.name)
+    }
+
+    #[tokio::test]
+    async fn json_is_read() {
+        assert_eq!(read("application/json; charset=utf-8", r#"{"name":"a"}"#).await.as_deref(), Ok("a"));
+    }
+
+    #[tokio::test]
+    async fn an_unknown_field_is_named() {
+        let problem = read("application/json", r#"{"name":"a","nmae":"b"}"#).await.unwrap_err();
+        assert_eq!(problem.status(), 400);
+        assert!(problem.to_string().contains("`nmae`"), "{problem}");
+    }
+
+    #[tokio::test]
+    async fn only_json_is_read() {
+        for content_type in ["text/plain", "application/jsonp", "application/x-www-form-urlencoded"] {
+            assert_eq!(read(content_type, "{}").await, Err(Problem::UnsupportedMediaType));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_past_the_limit_is_not_read() {
+        let body = format!(r#"{{"name":"{}"}}"#, "x".repeat(BODY_BYTES));
+        assert_eq!(read("application/json", body).await, Err(Problem::TooLarge { limit: 1 << 20 }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_comes_is_given_up() {
+        let never = Body::from_stream(futures_util::stream::pending::<Result<bytes::Bytes, std::io::Error>>());
+        assert_eq!(read("application/json", never).await, Err(Problem::Timeout));
+    }
+}

@@ -1,0 +1,90 @@
+//! HTTP: the only place with axum and status codes.
+//!
+//! [`server`] holds connections, [`trace`] sees every request, [`auth`] says who sent it, [`error`] turns failures into
+//! answers, and each face has a file of its own. No face looks at another's types.
+
+pub mod auth;
+pub mod blobs;
+pub mod connect;
+pub mod download;
+pub mod error;
+pub mod json;
+pub mod native;
+pub mod operator;
+pub mod ops;
+pub mod server;
+mod socket;
+pub mod trace;
+pub mod transfers;
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware;
+use axum::routing::get;
+use tokio_util::task::TaskTracker;
+
+use crate::access::Access;
+use crate::agents::Agents;
+use crate::clock::Clock;
+use crate::config::PublicUrl;
+use crate::identity::Tokens;
+use crate::metrics::Metrics;
+use crate::sets::Sets;
+use crate::store::Store;
+use crate::transfer::Transfers;
+
+/// What handlers share. Cloned for every request, so everything in it is cheap to clone.
+#[derive(Clone)]
+pub struct AppState {
+    /// Verifies tokens.
+    pub tokens: Tokens,
+    /// The time.
+    pub clock: Clock,
+    /// What an operator can count.
+    pub metrics: Arc<Metrics>,
+    /// The base of every URL handed out.
+    pub public_url: Arc<PublicUrl>,
+    /// What the operator's face writes.
+    pub store: Store,
+    /// Who may read what.
+    pub access: Access,
+    /// What there is to read.
+    pub sets: Sets,
+    /// Whether the `Artifact-Task` header is required for sets that name a task.
+    pub require_task: bool,
+    /// Who is connected.
+    pub agents: Arc<Agents>,
+    /// What is read.
+    pub transfers: Arc<Transfers>,
+    /// Where tasks run that shutdown waits for.
+    pub tracker: TaskTracker,
+}
+
+impl fmt::Debug for AppState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AppState").field("public_url", &self.public_url).finish_non_exhaustive()
+    }
+}
+
+/// Everything that the public listener serves.
+pub fn router(state: AppState) -> Router {
+    let routes = Router::new()
+        .route("/ws", get(connect::connect))
+        .merge(operator::routes())
+        .merge(transfers::routes())
+        .merge(native::routes())
+        .merge(blobs::routes());
+    complete(routes, state)
+}
+
+/// Gives `routes` what all routes have: answers to unknown paths and methods, a log line and a count for each request.
+/// Unknown paths are 404 with and without a credential.
+pub fn complete(routes: Router<AppState>, state: AppState) -> Router {
+    routes
+        .method_not_allowed_fallback(error::method_not_allowed)
+        .fallback(error::not_found)
+        .layer(middleware::from_fn_with_state(state.metrics.clone(), trace::trace))
+        .with_state(state)
+}

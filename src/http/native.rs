@@ -1,0 +1,131 @@
+//! The readers' own face: a chat's sets, what is in them, and their files by path.
+
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::get;
+use axum::{Json, Router};
+use http::{HeaderMap, Method};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+
+use super::AppState;
+use super::auth::Reader;
+use super::download::{self, Content, Representation};
+use super::error::Problem;
+use super::json::{PathOf, QueryOf};
+use crate::identity::Caller;
+use crate::protocol::{ChatId, Sha256};
+use crate::sets::{EntryList, SetList};
+use crate::store::Cursor;
+
+/// The media type of a manifest's canonical bytes (specification section 2).
+pub const MANIFEST_TYPE: &str = "application/vnd.webagents.artifact-set+json";
+
+/// Most sets on a page, and how many there are when nobody says.
+const SETS_PAGE: u32 = 200;
+const SETS_PAGE_DEFAULT: u32 = 50;
+/// Most entries on a page, and how many there are when nobody says.
+const ENTRIES_PAGE: u32 = 1000;
+const ENTRIES_PAGE_DEFAULT: u32 = 200;
+
+/// What a path segment holds as it is (RFC 3986 section 2.3).
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// The routes.
+pub fn routes() -> Router<AppState> {
+    Router::new()
+        .route("/v1/chats/{chat}/sets", get(sets))
+        .route("/v1/chats/{chat}/sets/{set}", get(manifest))
+        .route("/v1/chats/{chat}/sets/{set}/entries", get(entries))
+        .route("/v1/chats/{chat}/sets/{set}/files/{*path}", get(file))
+}
+
+/// A page of a list. The cursor is read by the handler, after it is clear that the caller may see the list.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PageQuery {
+    cursor: Option<String>,
+    limit: Option<u32>,
+}
+
+impl PageQuery {
+    fn cursor(&self) -> Result<Option<Cursor>, Problem> {
+        let cursor = self.cursor.as_deref().map(str::parse).transpose();
+        cursor.map_err(|_| Problem::BadRequest("the cursor is not one from an earlier page".into()))
+    }
+}
+
+/// Lets a participant of the chat pass. Everyone else is told what they are told of a chat that does not exist.
+pub async fn participant(state: &AppState, caller: &Caller, chat: &ChatId) -> Result<(), Problem> {
+    if state.access.is_participant(caller, chat).await? { Ok(()) } else { Err(Problem::NotFound) }
+}
+
+async fn sets(
+    Reader(caller): Reader,
+    State(state): State<AppState>,
+    PathOf(chat): PathOf<ChatId>,
+    QueryOf(page): QueryOf<PageQuery>,
+) -> Result<Json<SetList>, Problem> {
+    participant(&state, &caller, &chat).await?;
+    let limit = page.limit.unwrap_or(SETS_PAGE_DEFAULT).clamp(1, SETS_PAGE);
+    let mut list = state.sets.list(&chat, page.cursor()?, limit).await?;
+    for set in &mut list.sets {
+        set.online = state.agents.registry.is_online(&set.principal);
+    }
+    Ok(Json(list))
+}
+
+async fn manifest(
+    Reader(caller): Reader,
+    State(state): State<AppState>,
+    method: Method,
+    PathOf((chat, set)): PathOf<(ChatId, Sha256)>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    participant(&state, &caller, &chat).await?;
+    let bytes = state.sets.manifest(&chat, &set).await?.ok_or(Problem::NotFound)?;
+    let name = format!("{set}.json");
+    let representation =
+        Representation { name, media_type: MANIFEST_TYPE.to_owned(), content: Content::Here(set, bytes) };
+    download::serve(&state, &caller, &method, &headers, representation).await
+}
+
+async fn file(
+    Reader(caller): Reader,
+    State(state): State<AppState>,
+    method: Method,
+    PathOf((chat, set, path)): PathOf<(ChatId, Sha256, String)>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let file = state.access.file(&caller, &chat, &set, &path).await?.ok_or(Problem::NotFound)?;
+    let representation = Representation {
+        name: file.path.to_string(),
+        media_type: file.media_type.to_string(),
+        content: Content::Remote(file.readable),
+    };
+    download::serve(&state, &caller, &method, &headers, representation).await
+}
+
+async fn entries(
+    Reader(caller): Reader,
+    State(state): State<AppState>,
+    PathOf((chat, set)): PathOf<(ChatId, Sha256)>,
+    QueryOf(page): QueryOf<PageQuery>,
+) -> Result<Json<EntryList>, Problem> {
+    participant(&state, &caller, &chat).await?;
+    let limit = page.limit.unwrap_or(ENTRIES_PAGE_DEFAULT).clamp(1, ENTRIES_PAGE);
+    let list = state.sets.entries(&chat, &set, page.cursor()?, limit).await?;
+    let mut list = list.ok_or(Problem::NotFound)?;
+    for entry in &mut list.entries {
+        entry.url = file_url(&state, &chat, &set, &entry.path);
+    }
+    Ok(Json(list))
+}
+
+/// Where a file of a set is downloaded.
+pub fn file_url(state: &AppState, chat: &ChatId, set: &Sha256, path: &str) -> String {
+    let base = &state.public_url;
+    let chat = utf8_percent_encode(chat.as_str(), SEGMENT);
+    let path: Vec<String> = path.split('/').map(|part| utf8_percent_encode(part, SEGMENT).to_string()).collect();
+    format!("{base}/v1/chats/{chat}/sets/{set}/files/{}", path.join("/"))
+}

@@ -1,0 +1,222 @@
+//! Listeners and their connections: HTTP/1.1, HTTP/2 with prior knowledge, and upgrades.
+//!
+//! A stranger's connection costs a bounded amount of memory and is given up when it does not move. No task outlives
+//! [`serve`], except what a handler made of an upgraded connection.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::body::Incoming;
+use hyper::rt::Executor;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt as _;
+
+use super::socket::Socket;
+
+/// How long the head of a request may take to arrive, unless somebody has a reason to choose otherwise.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest head of a request, and about how much of a response HTTP/1.1 holds for a reader who does not take it: with
+/// more, a slow reader would pull frames out of an agent that nobody sends on.
+const HTTP1_BUFFER: usize = 64 * 1024;
+/// What HTTP/2 holds of one response.
+const HTTP2_SEND_BUFFER: usize = 256 * 1024;
+const HTTP2_HEADERS: u32 = 64 * 1024;
+const HTTP2_STREAMS: u32 = 256;
+/// Windows for requests' bodies. The connection's is the larger, so that one stream that nobody reads does not stop
+/// the others.
+const HTTP2_STREAM_WINDOW: u32 = 256 * 1024;
+const HTTP2_CONNECTION_WINDOW: u32 = 1024 * 1024;
+const HTTP2_PING: Duration = Duration::from_secs(20);
+/// Bytes the kernel takes that the network has not: beyond this a slow reader is felt at once.
+const UNSENT_BYTES: u32 = 128 * 1024;
+/// How long to wait when the process cannot accept, for want of file descriptors as a rule.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
+
+/// The listener's port is taken, or the address is not this machine's.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {source} (set --{setting} to another address, or stop what uses this one)")]
+pub struct BindError {
+    address: SocketAddr,
+    setting: &'static str,
+    source: io::Error,
+}
+
+/// What one listener grants.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Connections at once, upgraded ones included. Those beyond wait in the kernel's queue.
+    pub connections: usize,
+    /// How long the head of a request may take to arrive, and how long an idle HTTP/1.1 connection is kept.
+    pub head: Duration,
+    /// A connection that takes none of the bytes waiting for it for this long is closed.
+    pub stall: Duration,
+    /// How long connections may take to finish once the listener stops.
+    pub grace: Duration,
+}
+
+/// The other end of the connection that a request came on: an extension of every request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer(pub SocketAddr);
+
+/// A bound listener: connections queue up from here on, and [`serve`] takes them.
+#[derive(Debug)]
+pub struct Listener {
+    inner: TcpListener,
+    address: SocketAddr,
+}
+
+impl Listener {
+    /// Binds `address`, which the setting `setting` named.
+    ///
+    /// # Errors
+    /// When it cannot be bound; the text names the setting.
+    pub async fn bind(address: SocketAddr, setting: &'static str) -> Result<Self, BindError> {
+        let failed = |source| BindError { address, setting, source };
+        let inner = TcpListener::bind(address).await.map_err(failed)?;
+        let address = inner.local_addr().map_err(failed)?;
+        Ok(Self { inner, address })
+    }
+
+    /// The address that was bound: its port is a real one even if 0 was asked for.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+/// Serves `router` on `listener` until `stop`, then lets what is running finish for the grace period, cuts the rest,
+/// and returns.
+pub async fn serve(listener: Listener, router: Router, limits: Limits, stop: CancellationToken) {
+    let tasks = TaskTracker::new();
+    let cut = CancellationToken::new();
+    let connections = Connections {
+        builder: Arc::new(builder(limits, &tasks, &cut)),
+        router,
+        limits,
+        stop: stop.clone(),
+        cut: cut.clone(),
+    };
+    let slots = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
+    while let Some((stream, peer, slot)) = next(&listener, &slots, &stop).await {
+        tasks.spawn(connections.clone().run(stream, peer, slot));
+    }
+    drop(listener);
+    tasks.close();
+    if tokio::time::timeout(limits.grace, tasks.wait()).await.is_err() {
+        tracing::warn!(connections = tasks.len(), "cutting what did not finish within the grace period");
+        cut.cancel();
+        tasks.wait().await;
+    }
+}
+
+/// The next connection, with its place among those allowed; `None` once the listener stops.
+async fn next(
+    listener: &Listener,
+    slots: &Arc<Semaphore>,
+    stop: &CancellationToken,
+) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    let accept = async {
+        if slots.available_permits() == 0 {
+            tracing::warn!(listener = %listener.address, "as many connections as --max-connections: new ones wait");
+        }
+        // The semaphore is never closed, and a listener without places would have nothing left to do.
+        let slot = slots.clone().acquire_owned().await.ok()?;
+        loop {
+            match listener.inner.accept().await {
+                Ok((stream, peer)) => return Some((stream, peer, slot)),
+                // The connection was gone before it was taken: the next one is another.
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) => {
+                    tracing::warn!(listener = %listener.address, %error, "cannot accept connections");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    };
+    stop.run_until_cancelled(accept).await.flatten()
+}
+
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+/// What all connections of a listener share.
+#[derive(Clone)]
+struct Connections {
+    builder: Arc<Builder<Tracked>>,
+    router: Router,
+    limits: Limits,
+    stop: CancellationToken,
+    cut: CancellationToken,
+}
+
+impl Connections {
+    async fn run(self, stream: TcpStream, peer: SocketAddr, slot: OwnedSemaphorePermit) {
+        if let Err(error) = prepare(&stream) {
+            tracing::debug!(%peer, %error, "the connection was gone before it began");
+            return;
+        }
+        let socket = TokioIo::new(Socket::new(stream, self.limits.head, self.limits.stall, slot));
+        let router = self.router;
+        let service = service_fn(move |mut request: http::Request<Incoming>| {
+            request.extensions_mut().insert(Peer(peer));
+            router.clone().oneshot(request)
+        });
+        let connection = self.builder.serve_connection_with_upgrades(socket, service);
+        let mut connection = std::pin::pin!(connection);
+        let ended = async {
+            tokio::select! {
+                ended = connection.as_mut() => return ended,
+                () = self.stop.cancelled() => connection.as_mut().graceful_shutdown(),
+            }
+            connection.await
+        };
+        if let Some(Err(error)) = self.cut.run_until_cancelled(ended).await {
+            tracing::debug!(%peer, error = error.as_ref(), "a connection ended early");
+        }
+    }
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    socket2::SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES)
+}
+
+fn builder(limits: Limits, tasks: &TaskTracker, cut: &CancellationToken) -> Builder<Tracked> {
+    let mut builder = Builder::new(Tracked { tasks: tasks.clone(), cut: cut.clone() });
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(HTTP1_BUFFER);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(HTTP2_STREAMS)
+        .max_header_list_size(HTTP2_HEADERS)
+        .initial_stream_window_size(HTTP2_STREAM_WINDOW)
+        .initial_connection_window_size(HTTP2_CONNECTION_WINDOW)
+        .max_send_buf_size(HTTP2_SEND_BUFFER)
+        .keep_alive_interval(HTTP2_PING)
+        .keep_alive_timeout(HTTP2_PING);
+    builder
+}
+
+/// Runs HTTP/2's streams where [`serve`] waits for them, and cuts them with their connection.
+#[derive(Debug, Clone)]
+struct Tracked {
+    tasks: TaskTracker,
+    cut: CancellationToken,
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Executor<F> for Tracked {
+    fn execute(&self, stream: F) {
+        let cut = self.cut.clone();
+        self.tasks.spawn(async move { cut.run_until_cancelled(stream).await });
+    }
+}

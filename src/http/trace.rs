@@ -1,0 +1,182 @@
+//! One log line and one count for each request.
+//!
+//! A line names the route's pattern, never the path or the query as sent: they hold names of files, and tokens.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http_body::{Body as _, Frame, SizeHint};
+use tracing::Instrument as _;
+
+use super::server::Peer;
+use crate::metrics::Metrics;
+
+/// Carries a request's id, in both directions.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Longest id that is taken over from a request, in bytes.
+const REQUEST_ID_BYTES: usize = 128;
+
+/// What a request is called in the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestId(Arc<str>);
+
+impl RequestId {
+    /// The request's own id when it is fit for a log line, else a new one.
+    fn of(headers: &HeaderMap) -> Self {
+        let sent = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
+        let fit = |id: &&str| {
+            (1..=REQUEST_ID_BYTES).contains(&id.len())
+                && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        };
+        match sent.filter(fit) {
+            Some(id) => Self(id.into()),
+            None => Self(format!("{:032x}", rand::random::<u128>()).into()),
+        }
+    }
+
+    /// The id.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Middleware: counts the request, gives it an id, and writes its line when its response is over.
+pub async fn trace(State(metrics): State<Arc<Metrics>>, mut request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let id = RequestId::of(request.headers());
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let method = request.method().clone();
+    let peer = request.extensions().get::<Peer>().copied();
+    request.extensions_mut().insert(id.clone());
+    let span = tracing::info_span!("request", request_id = id.as_str());
+
+    let mut response = next.run(request).instrument(span).await;
+
+    let status = response.status();
+    let pattern = route.as_ref().map_or("unmatched", MatchedPath::as_str);
+    metrics.requests.with_label_values(&[pattern, status.as_str()]).inc();
+    if let Ok(value) = HeaderValue::from_str(id.as_str()) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    let line = Line { started, id, route, method, peer, status, bytes: 0, end: None };
+    response.map(|inner| Body::new(Measured { inner, line }))
+}
+
+/// How a response's body ended.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Complete,
+    Failed,
+}
+
+/// A body that counts what passes, and writes the request's line when it is dropped: the reader may leave at any time.
+struct Measured {
+    inner: Body,
+    line: Line,
+}
+
+impl http_body::Body for Measured {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let polled = Pin::new(&mut self.inner).poll_frame(cx);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                self.line.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+            }
+            Poll::Ready(Some(Err(_))) => self.line.end = Some(End::Failed),
+            Poll::Ready(None) => self.line.end = Some(End::Complete),
+            Poll::Pending => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+impl Drop for Measured {
+    fn drop(&mut self) {
+        // A body whose length is known is often dropped once it is sent, without being asked for its end.
+        let nothing_left = self.inner.is_end_stream() || self.inner.size_hint().exact() == Some(0);
+        // The body of an answer to HEAD is never sent, and neither is that of 304.
+        let bodiless = self.line.method == Method::HEAD || self.line.status == StatusCode::NOT_MODIFIED;
+        if self.line.end.is_none() && (nothing_left || bodiless) {
+            self.line.end = Some(End::Complete);
+        }
+        self.line.write();
+    }
+}
+
+/// What is known of one request.
+struct Line {
+    started: Instant,
+    id: RequestId,
+    route: Option<MatchedPath>,
+    method: Method,
+    peer: Option<Peer>,
+    status: StatusCode,
+    bytes: u64,
+    end: Option<End>,
+}
+
+impl Line {
+    fn write(&self) {
+        let outcome = match self.end {
+            Some(End::Complete) => "complete",
+            Some(End::Failed) => "failed",
+            None => "abandoned",
+        };
+        tracing::info!(
+            request_id = self.id.as_str(),
+            method = self.method.as_str(),
+            route = self.route.as_ref().map_or("unmatched", MatchedPath::as_str),
+            status = self.status.as_u16(),
+            duration_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            size_bytes = self.bytes,
+            outcome,
+            peer = self.peer.map(|Peer(address)| tracing::field::display(address)),
+            "request"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(id: &str) -> HeaderMap {
+        [(REQUEST_ID, HeaderValue::from_str(id).unwrap())].into_iter().collect()
+    }
+
+    #[test]
+    fn a_fit_id_is_taken_over() {
+        assert_eq!(RequestId::of(&sent("abc-1.2_3")).as_str(), "abc-1.2_3");
+    }
+
+    #[test]
+    fn any_other_id_is_replaced() {
+        for id in ["", "a b", "a\"b", "a=1,b", &"x".repeat(129)] {
+            let made = RequestId::of(&sent(id));
+            assert_eq!(made.as_str().len(), 32, "{id}");
+        }
+        assert_ne!(RequestId::of(&HeaderMap::new()), RequestId::of(&HeaderMap::new()));
+    }
+}

@@ -1,0 +1,218 @@
+//! Tokens that the gateway signs itself: JWTs (RFC 7519) with HMAC-SHA-256 and nothing else.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use serde::{Deserialize, Serialize};
+
+use super::secret::{self, SecretError};
+use super::{Caller, Identity};
+use crate::clock::Clock;
+use crate::protocol::{AgentName, ChatId, Principal};
+
+/// Longest token that is looked at, in bytes.
+pub const TOKEN_BYTES: usize = 8 * 1024;
+/// How far two clocks may differ.
+pub const LEEWAY: Duration = Duration::from_secs(60);
+
+/// Why a token proves nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// Not a token of this gateway's shape.
+    #[error("the token is malformed")]
+    Malformed,
+    /// Another secret, or another algorithm than HS256.
+    #[error("the token's signature is not this gateway's")]
+    BadSignature,
+    /// Past its `exp`.
+    #[error("the token has expired")]
+    Expired,
+    /// Before its `nbf` or `iat`.
+    #[error("the token is not valid yet")]
+    NotYetValid,
+    /// An agent's token that names no agent: its owner could be anyone's.
+    #[error("the agent's token carries no agent_id: mint it for one agent")]
+    Unbound,
+}
+
+impl TokenError {
+    /// The code that a caller is told.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Malformed | Self::BadSignature | Self::NotYetValid => "unauthorized",
+            Self::Expired => "token_expired",
+            Self::Unbound => "token_unbound",
+        }
+    }
+}
+
+/// Signing failed, which only a value that JSON cannot hold can cause.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot sign the token: {0}")]
+pub struct IssueError(#[from] jsonwebtoken::errors::Error);
+
+/// Signs and verifies tokens with one secret.
+#[derive(Clone)]
+pub struct Tokens {
+    signing: EncodingKey,
+    verifying: DecodingKey,
+    validation: Arc<Validation>,
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tokens")
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Claims {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sub: Option<String>,
+    scope: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    agent_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    agent_name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    chats: Option<Vec<ChatId>>,
+    /// Seconds since the Unix epoch; a NumericDate may have a fraction (RFC 7519 section 2).
+    exp: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    nbf: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    iat: Option<f64>,
+}
+
+impl Tokens {
+    /// Reads the secret, or makes one (32 random bytes, mode 0600) when there is no file yet.
+    ///
+    /// # Errors
+    /// When the file cannot be read or made, or holds less than 32 bytes.
+    pub fn open(path: &Path) -> Result<Self, SecretError> {
+        let secret = secret::open(path)?;
+        Self::with_secret(&secret).ok_or_else(|| SecretError::TooShort { path: path.to_owned() })
+    }
+
+    /// Tokens signed with `secret`; none when it is empty.
+    pub fn with_secret(secret: &[u8]) -> Option<Self> {
+        let mut validation = Validation::new(Algorithm::HS256);
+        // Times are judged below, by a clock that tests can set. A token with an audience is meant for someone else
+        // (RFC 7519 section 4.1.3), and that check stays on.
+        validation.required_spec_claims.clear();
+        validation.validate_exp = false;
+        validation.validate_nbf = false;
+        Some(Self {
+            signing: EncodingKey::from_secret(secret).ok()?,
+            verifying: DecodingKey::from_secret(secret).ok()?,
+            validation: Arc::new(validation),
+        })
+    }
+
+    /// A token that proves `identity` for `ttl` from now.
+    ///
+    /// # Errors
+    /// When the claims cannot be written as JSON.
+    pub fn issue(&self, identity: &Identity, ttl: Duration, clock: &Clock) -> Result<String, IssueError> {
+        let now = clock.unix_millis().div_euclid(1000);
+        #[expect(clippy::cast_precision_loss, reason = "seconds stay below 2^53 for 285 million years")]
+        let iat = now as f64;
+        let claims = Claims::of(identity, iat, iat + ttl.as_secs_f64().ceil());
+        Ok(jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, &self.signing)?)
+    }
+
+    /// Who the token proves its bearer to be.
+    ///
+    /// # Errors
+    /// See [`TokenError`]. Nothing about the token is told before its signature is verified.
+    pub fn verify(&self, token: &str, clock: &Clock) -> Result<Identity, TokenError> {
+        if token.len() > TOKEN_BYTES {
+            return Err(TokenError::Malformed);
+        }
+        let claims = jsonwebtoken::decode::<Claims>(token, &self.verifying, &self.validation)
+            .map_err(|error| match error.kind() {
+                ErrorKind::InvalidSignature | ErrorKind::InvalidAlgorithm => TokenError::BadSignature,
+                _ => TokenError::Malformed,
+            })?
+            .claims;
+        claims.judge_times(clock)?;
+        claims.identity()
+    }
+}
+
+impl Claims {
+    fn of(identity: &Identity, iat: f64, exp: f64) -> Self {
+        let base = Self {
+            sub: None,
+            scope: String::new(),
+            agent_id: None,
+            agent_name: None,
+            chats: None,
+            exp,
+            nbf: None,
+            iat: Some(iat),
+        };
+        match identity {
+            Identity::Agent { principal, name, owner } => Self {
+                sub: owner.clone(),
+                scope: "agent".to_owned(),
+                agent_id: principal.as_str().strip_prefix("agent:").map(str::to_owned),
+                agent_name: name.as_ref().map(|name| name.as_str().to_owned()),
+                ..base
+            },
+            Identity::Reader(caller) => Self {
+                sub: Some(caller.principal.as_str().to_owned()),
+                scope: "reader".to_owned(),
+                chats: caller.chats.as_ref().map(|chats| chats.to_vec()),
+                ..base
+            },
+            Identity::Operator => Self { scope: "operator".to_owned(), ..base },
+        }
+    }
+
+    fn judge_times(&self, clock: &Clock) -> Result<(), TokenError> {
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds stay below 2^53 for 285 thousand years")]
+        let now = clock.unix_millis() as f64 / 1000.0;
+        let leeway = LEEWAY.as_secs_f64();
+        if self.exp + leeway <= now {
+            return Err(TokenError::Expired);
+        }
+        if [self.nbf, self.iat].into_iter().flatten().any(|start| start > now + leeway) {
+            return Err(TokenError::NotYetValid);
+        }
+        Ok(())
+    }
+
+    fn identity(self) -> Result<Identity, TokenError> {
+        // A scope is a list (RFC 6749 section 3.3); words that mean nothing here are left alone, two that do are not.
+        let mut known = self.scope.split(' ').filter(|word| matches!(*word, "agent" | "reader" | "operator"));
+        let scope = match (known.next(), known.next()) {
+            (Some(scope), None) => scope,
+            _ => return Err(TokenError::Malformed),
+        };
+        match scope {
+            "agent" => {
+                let id = self.agent_id.filter(|id| !id.is_empty()).ok_or(TokenError::Unbound)?;
+                let principal = Principal::agent(&id).map_err(|_| TokenError::Malformed)?;
+                let name = self.agent_name.map(|name| name.parse::<AgentName>()).transpose();
+                Ok(Identity::Agent { principal, name: name.map_err(|_| TokenError::Malformed)?, owner: self.sub })
+            }
+            "reader" => {
+                let principal: Principal = self.sub.and_then(|sub| sub.parse().ok()).ok_or(TokenError::Malformed)?;
+                // `*` stands for every verified caller in a list of participants, and is nobody himself.
+                if principal == Principal::everyone() {
+                    return Err(TokenError::Malformed);
+                }
+                Ok(Identity::Reader(Caller { principal, chats: self.chats.map(Arc::from) }))
+            }
+            _ => Ok(Identity::Operator),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,44 @@
+//! Log lines: where they go and what they look like. Nothing else in the process sets up a subscriber.
+
+use std::io::IsTerminal as _;
+
+use serde::Deserialize;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Why log lines cannot be written as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum LoggingError {
+    /// The directives are not understood.
+    #[error("a log level is error, warn, info, debug, trace, or directives such as info,sluice=debug: {0}")]
+    Level(#[from] ParseError),
+    /// Another subscriber is in place already.
+    #[error("logging is set up twice")]
+    Twice,
+}
+
+/// Parses a level or a list of `tracing` directives.
+pub fn filter(level: &str) -> Result<EnvFilter, LoggingError> {
+    Ok(EnvFilter::builder().parse(level)?)
+}
+
+/// Sends log lines to standard error from here on; standard output is for what a command prints.
+pub fn init(format: LogFormat, level: &str) -> Result<(), LoggingError> {
+    let lines = tracing_subscriber::fmt().with_env_filter(filter(level)?).with_writer(std::io::stderr);
+    let set = match format {
+        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).try_init(),
+        LogFormat::Json => lines.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init(),
+    };
+    set.map_err(|_| LoggingError::Twice)
+}

@@ -1,0 +1,16 @@
+//! The relay's decisions as state machines without I/O: what may be sent, asked, released and granted.
+//!
+//! Nothing here waits, spawns, locks or reads a clock; `now` is an argument. The callers are [`crate::agents`] (one
+//! read on a connection, the slots of a socket) and [`crate::transfer`] (the reads of one range of a blob).
+
+pub mod fairness;
+pub mod plan;
+pub mod progress;
+pub mod verify;
+pub mod window;
+
+pub use fairness::{Fairness, Ticket};
+pub use plan::Plan;
+pub use progress::{Progress, Violation};
+pub use verify::{Coverage, Mismatch, Verifier};
+pub use window::Window;

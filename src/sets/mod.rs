@@ -1,0 +1,119 @@
+//! Artifact sets: announced by agents, listed for readers.
+//!
+//! Owns the decision about an announcement (which agent, which chat, whether its manifest is what it says, whether the
+//! agent may have another set) and the shape of a chat's list of sets (specification section 4). It must not know
+//! sockets: whoever holds one hands the text in, and sends the refusal back.
+
+mod announce;
+mod codes;
+mod list;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::agents::OpenSession;
+use crate::metrics::Metrics;
+use crate::protocol::frames::ErrorBody;
+use crate::protocol::{ChatId, Principal, SessionId, Sha256, TaskId};
+use crate::store::{Quota, Store};
+
+pub use codes::AnnounceCode;
+pub use list::{EntryItem, EntryList, SetItem, SetList};
+
+/// Who holds the connection that an announcement came in on.
+#[derive(Debug, Clone)]
+pub struct Announcer {
+    /// The control sessions open on it. Several agents may share a connection.
+    pub sessions: Vec<OpenSession>,
+}
+
+/// A set that is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Accepted {
+    /// Who announced it.
+    pub agent: Principal,
+    /// Where it can be read: nowhere while its session is not bound.
+    pub chat: Option<ChatId>,
+    /// The manifest's identity.
+    pub sha256: Sha256,
+    /// The task it answers.
+    pub task: Option<TaskId>,
+    /// False when only its progress or locations changed.
+    pub new: bool,
+}
+
+/// An announcement that is not kept: what `artifact.error` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The announcement's own, where it had one.
+    pub event_id: Option<String>,
+    /// What the announcement named, where that could be read.
+    pub sha256: String,
+    /// Why.
+    pub error: ErrorBody,
+}
+
+/// How announcements are bounded.
+#[derive(Debug, Clone, Copy)]
+pub struct SetLimits {
+    /// What one agent may have.
+    pub quota: Quota,
+    /// Bytes of announcements that are worked on at once, over all connections.
+    pub budget_bytes: u32,
+    /// How long a decision may take. The SDK takes silence for acceptance after 2 s.
+    pub deadline: Duration,
+}
+
+impl Default for SetLimits {
+    fn default() -> Self {
+        Self { quota: Quota::default(), budget_bytes: 64 << 20, deadline: Duration::from_millis(1700) }
+    }
+}
+
+/// Whether a control session is open on any connection.
+pub type IsOpen = Arc<dyn Fn(&SessionId) -> bool + Send + Sync>;
+
+/// The sets of every chat. Clones share them.
+#[derive(Clone)]
+pub struct Sets {
+    store: Store,
+    metrics: Arc<Metrics>,
+    limits: SetLimits,
+    is_open: IsOpen,
+    draining: CancellationToken,
+    /// In KiB, for a semaphore counts to 2^32 - 1 at a time.
+    budget: Arc<Semaphore>,
+}
+
+impl fmt::Debug for Sets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sets").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl Sets {
+    /// Sets kept in `store`. Once `draining` is cancelled every announcement is refused as `unavailable`.
+    pub fn new(
+        store: Store,
+        metrics: Arc<Metrics>,
+        limits: SetLimits,
+        is_open: IsOpen,
+        draining: CancellationToken,
+    ) -> Self {
+        // Every series of the outcome exists from the start.
+        for outcome in AnnounceCode::ALL.iter().map(|code| code.code()).chain(["accepted"]) {
+            let _ = metrics.announcements.with_label_values(&[outcome]);
+        }
+        let budget = Arc::new(Semaphore::new(kib(limits.budget_bytes as usize) as usize));
+        Self { store, metrics, limits, is_open, draining, budget }
+    }
+}
+
+/// Bytes in KiB, rounded up.
+fn kib(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,131 @@
+use std::collections::HashMap;
+
+use sqlx::any::AnyRow;
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::{Page, Store, StoreError, rows};
+use crate::protocol::{AgentName, Principal};
+
+/// A name, and the agent that holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentRecord {
+    /// Unique on this gateway.
+    pub name: AgentName,
+    /// Whose it is.
+    pub principal: Principal,
+    /// When it was first held, Unix milliseconds.
+    pub created_at: i64,
+    /// When a session was last opened under it, Unix milliseconds.
+    pub last_seen_at: i64,
+}
+
+/// Who holds a name that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// The principal that asked: from now on, or already.
+    Held,
+    /// Another principal.
+    Foreign,
+}
+
+const COLUMNS: &str = "name, principal, created_at, last_seen_at";
+
+fn record(row: &AnyRow) -> Result<AgentRecord, sqlx::Error> {
+    Ok(AgentRecord {
+        name: rows::parsed(row, "name")?,
+        principal: rows::parsed(row, "principal")?,
+        created_at: row.try_get("created_at")?,
+        last_seen_at: row.try_get("last_seen_at")?,
+    })
+}
+
+impl Store {
+    /// Takes a name for a principal unless another one holds it: the first principal wins. `now` is in Unix
+    /// milliseconds.
+    pub async fn claim_name(&self, name: &AgentName, principal: &Principal, now: i64) -> Result<Claim, StoreError> {
+        let (store, name, principal) = (self.clone(), name.clone(), principal.clone());
+        self.write(async move {
+            let mut tx = store.begin().await?;
+            // One statement, so that two claims cannot pass each other.
+            let held = sqlx::query(
+                "INSERT INTO agents (name, principal, created_at, last_seen_at) VALUES ($1, $2, $3, $3) \
+                 ON CONFLICT (name) DO UPDATE SET last_seen_at = excluded.last_seen_at \
+                 WHERE agents.principal = excluded.principal",
+            )
+            .bind(name.as_str())
+            .bind(principal.as_str())
+            .bind(now)
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+            tx.commit().await?;
+            Ok(if held > 0 { Claim::Held } else { Claim::Foreign })
+        })
+        .await
+    }
+
+    /// Who holds a name.
+    pub async fn agent_by_name(&self, name: &AgentName) -> Result<Option<AgentRecord>, StoreError> {
+        self.bounded(async {
+            let sql = "SELECT name, principal, created_at, last_seen_at FROM agents WHERE name = $1";
+            let found = sqlx::query(sql).bind(name.as_str()).fetch_optional(&self.0.reader).await?;
+            found.as_ref().map(record).transpose()
+        })
+        .await
+    }
+
+    /// Gives a name to another principal. False when nobody has held it yet.
+    pub async fn reassign_name(&self, name: &AgentName, principal: &Principal) -> Result<bool, StoreError> {
+        let (store, name, principal) = (self.clone(), name.clone(), principal.clone());
+        self.write(async move {
+            let mut tx = store.begin().await?;
+            let changed = sqlx::query("UPDATE agents SET principal = $2 WHERE name = $1")
+                .bind(name.as_str())
+                .bind(principal.as_str())
+                .execute(&mut *tx)
+                .await?;
+            tx.commit().await?;
+            Ok(changed.rows_affected() > 0)
+        })
+        .await
+    }
+
+    /// Every name that has been held, in the database's order of names, after one of an earlier page.
+    pub async fn agents(
+        &self,
+        after: Option<&AgentName>,
+        limit: u32,
+    ) -> Result<Page<AgentRecord, AgentName>, StoreError> {
+        self.bounded(async {
+            // The empty text sorts before every name.
+            let sql = "SELECT name, principal, created_at, last_seen_at FROM agents \
+                       WHERE name > $1 ORDER BY name LIMIT $2";
+            let query = sqlx::query(sql).bind(after.map_or("", AgentName::as_str)).bind(i64::from(limit) + 1);
+            let found = query.fetch_all(&self.0.reader).await?;
+            let items = found.iter().map(record).collect::<Result<Vec<_>, _>>()?;
+            Ok(Page::cut(items, limit, |agent| agent.name.clone()))
+        })
+        .await
+    }
+
+    /// The holders of those of `names` that are held.
+    pub async fn holders(&self, names: &[AgentName]) -> Result<HashMap<AgentName, Principal>, StoreError> {
+        self.bounded(async {
+            let mut holders = HashMap::new();
+            for some in names.chunks(1000) {
+                let list = rows::placeholders(1, some.len());
+                let sql = format!("SELECT {COLUMNS} FROM agents WHERE name IN ({list})");
+                let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false);
+                for name in some {
+                    query = query.bind(name.as_str());
+                }
+                for row in query.fetch_all(&self.0.reader).await? {
+                    let AgentRecord { name, principal, .. } = record(&row)?;
+                    holders.insert(name, principal);
+                }
+            }
+            Ok(holders)
+        })
+        .await
+    }
+}

@@ -1,0 +1,164 @@
+use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
+
+use super::{Store, StoreError, rows};
+use crate::protocol::{ChatId, Principal};
+
+/// A chat and who takes part in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chat {
+    /// As the platform names it.
+    pub id: ChatId,
+    /// For people.
+    pub title: Option<String>,
+    /// Unix milliseconds.
+    pub created_at: i64,
+    /// In no order that means anything.
+    pub participants: Vec<Principal>,
+}
+
+/// What became of a new participant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Added {
+    /// A participant now, or already.
+    Participant,
+    /// There is no such chat.
+    NoSuchChat,
+}
+
+impl Store {
+    /// Creates a chat, or replaces the title and the participants of one that exists. True when it is new.
+    pub async fn put_chat(
+        &self,
+        chat: &ChatId,
+        title: Option<&str>,
+        participants: &[Principal],
+    ) -> Result<bool, StoreError> {
+        let (store, chat, title) = (self.clone(), chat.clone(), title.map(str::to_owned));
+        let mut participants = participants.to_vec();
+        participants.sort();
+        participants.dedup();
+        self.write(async move {
+            let mut tx = store.begin().await?;
+            let inserted = sqlx::query(
+                "INSERT INTO chats (id, title, created_at) VALUES ($1, $2, $3) ON CONFLICT (id) DO NOTHING",
+            )
+            .bind(chat.as_str())
+            .bind(&title)
+            .bind(store.0.clock.unix_millis())
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+            if inserted == 0 {
+                // Also takes the row's lock, so that two replacements cannot mix their participants.
+                sqlx::query("UPDATE chats SET title = $2 WHERE id = $1")
+                    .bind(chat.as_str())
+                    .bind(&title)
+                    .execute(&mut *tx)
+                    .await?;
+                sqlx::query("DELETE FROM participants WHERE chat = $1").bind(chat.as_str()).execute(&mut *tx).await?;
+            }
+            insert_participants(&mut tx, &chat, &participants).await?;
+            tx.commit().await?;
+            Ok(inserted > 0)
+        })
+        .await
+    }
+
+    /// A chat, with its participants.
+    pub async fn chat(&self, chat: &ChatId) -> Result<Option<Chat>, StoreError> {
+        self.bounded(async {
+            let sql = "SELECT c.title, c.created_at, p.principal FROM chats c \
+                       LEFT JOIN participants p ON p.chat = c.id WHERE c.id = $1 ORDER BY p.principal";
+            let found = sqlx::query(sql).bind(chat.as_str()).fetch_all(&self.0.reader).await?;
+            let Some(first) = found.first() else { return Ok(None) };
+            let participants = found.iter().filter_map(|row| rows::parsed_option(row, "principal").transpose());
+            Ok(Some(Chat {
+                id: chat.clone(),
+                title: first.try_get("title")?,
+                created_at: first.try_get("created_at")?,
+                participants: participants.collect::<Result<_, _>>()?,
+            }))
+        })
+        .await
+    }
+
+    /// Deletes a chat. Its sets, sessions and participants go with it, in the same transaction. False when there is
+    /// none.
+    pub async fn delete_chat(&self, chat: &ChatId) -> Result<bool, StoreError> {
+        let (store, chat) = (self.clone(), chat.clone());
+        self.write(async move {
+            let mut tx = store.begin().await?;
+            let deleted = sqlx::query("DELETE FROM chats WHERE id = $1").bind(chat.as_str()).execute(&mut *tx).await?;
+            tx.commit().await?;
+            Ok(deleted.rows_affected() > 0)
+        })
+        .await
+    }
+
+    /// Lets a principal take part in a chat.
+    pub async fn add_participant(&self, chat: &ChatId, principal: &Principal) -> Result<Added, StoreError> {
+        let (store, chat, principal) = (self.clone(), chat.clone(), principal.clone());
+        self.write(async move {
+            let mut tx = store.begin().await?;
+            // An update that changes nothing holds the chat in place until the end.
+            let known = sqlx::query("UPDATE chats SET title = title WHERE id = $1")
+                .bind(chat.as_str())
+                .execute(&mut *tx)
+                .await?
+                .rows_affected();
+            if known == 0 {
+                return Ok(Added::NoSuchChat);
+            }
+            insert_participants(&mut tx, &chat, std::slice::from_ref(&principal)).await?;
+            tx.commit().await?;
+            Ok(Added::Participant)
+        })
+        .await
+    }
+
+    /// Takes a principal out of a chat. False when it did not take part.
+    pub async fn remove_participant(&self, chat: &ChatId, principal: &Principal) -> Result<bool, StoreError> {
+        let (store, chat, principal) = (self.clone(), chat.clone(), principal.clone());
+        self.write(async move {
+            let mut tx = store.begin().await?;
+            let removed = sqlx::query("DELETE FROM participants WHERE chat = $1 AND principal = $2")
+                .bind(chat.as_str())
+                .bind(principal.as_str())
+                .execute(&mut *tx)
+                .await?;
+            tx.commit().await?;
+            Ok(removed.rows_affected() > 0)
+        })
+        .await
+    }
+
+    /// Whether a principal takes part in a chat, by its own name or because everyone does.
+    pub async fn is_participant(&self, chat: &ChatId, principal: &Principal) -> Result<bool, StoreError> {
+        self.bounded(async {
+            let sql = "SELECT count(*) FROM participants WHERE chat = $1 AND principal IN ($2, '*')";
+            let found = sqlx::query(sql).bind(chat.as_str()).bind(principal.as_str());
+            Ok(found.fetch_one(&self.0.reader).await?.try_get::<i64, _>(0)? > 0)
+        })
+        .await
+    }
+}
+
+async fn insert_participants(
+    conn: &mut AnyConnection,
+    chat: &ChatId,
+    participants: &[Principal],
+) -> Result<(), sqlx::Error> {
+    for some in participants.chunks(1000) {
+        let values: Vec<String> = (2..some.len() + 2).map(|n| format!("($1, ${n})")).collect();
+        let sql = format!(
+            "INSERT INTO participants (chat, principal) VALUES {} ON CONFLICT (chat, principal) DO NOTHING",
+            values.join(", ")
+        );
+        let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false).bind(chat.as_str());
+        for principal in some {
+            query = query.bind(principal.as_str());
+        }
+        query.execute(&mut *conn).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! What differs between SQLite and Postgres, in one place.
+
+use sqlx::error::DatabaseError;
+use sqlx::postgres::{PgDatabaseError, PgSeverity};
+use sqlx::{AnyConnection, Row as _};
+
+use super::StoreError;
+use crate::protocol::Principal;
+
+/// Which database speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dialect {
+    Sqlite,
+    Postgres,
+}
+
+impl Dialect {
+    /// How a transaction that writes begins. SQLite takes its write lock at once: taking it at the first write could
+    /// fail after reads that the write depends on.
+    pub(super) fn begin(self) -> &'static str {
+        match self {
+            Self::Sqlite => "BEGIN IMMEDIATE",
+            Self::Postgres => "BEGIN",
+        }
+    }
+
+    /// What every new connection is told.
+    pub(super) fn on_connect(self) -> &'static [&'static str] {
+        match self {
+            // FULL, because an announcement that was accepted must survive a power cut: nobody announces it again.
+            Self::Sqlite => &[
+                "PRAGMA busy_timeout = 3000",
+                "PRAGMA journal_mode = WAL",
+                "PRAGMA synchronous = FULL",
+                "PRAGMA foreign_keys = ON",
+            ],
+            Self::Postgres => &["SET statement_timeout = 5000", "SET lock_timeout = 3000"],
+        }
+    }
+
+    /// Holds off every other transaction that changes this agent's announcements or sessions until this one ends.
+    /// SQLite has one writer anyway.
+    pub(super) async fn lock_agent(self, conn: &mut AnyConnection, agent: &Principal) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Sqlite => Ok(()),
+            Self::Postgres => sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))")
+                .bind(agent.as_str())
+                .execute(conn)
+                .await
+                .map(drop),
+        }
+    }
+
+    /// Whether sqlx's table of applied migrations exists.
+    pub(super) async fn has_migrations_table(self, conn: &mut AnyConnection) -> Result<bool, sqlx::Error> {
+        let sql = match self {
+            Self::Sqlite => "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = '_sqlx_migrations'",
+            Self::Postgres => "SELECT count(to_regclass('_sqlx_migrations'))",
+        };
+        sqlx::query(sql).fetch_one(conn).await?.try_get::<i64, _>(0).map(|found| found > 0)
+    }
+
+    /// What the common migrations cannot say. Canonical manifests hardly compress on the way to disk, and trying costs
+    /// four times the insert.
+    pub(super) async fn after_migrations(self, conn: &mut AnyConnection) -> Result<(), sqlx::Error> {
+        if self == Self::Sqlite {
+            return Ok(());
+        }
+        let current = "SELECT count(*) FROM pg_attribute \
+                       WHERE attrelid = 'manifests'::regclass AND attname = 'bytes' AND attstorage <> 'e'";
+        // Asked first, because the statement locks the table even when it changes nothing.
+        let pending: i64 = sqlx::query(current).fetch_one(&mut *conn).await?.try_get(0)?;
+        if pending > 0 {
+            sqlx::query("ALTER TABLE manifests ALTER COLUMN bytes SET STORAGE EXTERNAL").execute(conn).await?;
+        }
+        Ok(())
+    }
+
+    /// Sorts a driver's error by what the caller can do about it.
+    pub(super) fn error(self, error: sqlx::Error) -> StoreError {
+        use sqlx::Error as E;
+        match &error {
+            E::Io(_)
+            | E::Tls(_)
+            | E::Protocol(_)
+            | E::PoolTimedOut
+            | E::PoolClosed
+            | E::WorkerCrashed
+            | E::BeginFailed => StoreError::Unavailable(error.to_string()),
+            E::Database(refusal) if self.is_passing(&**refusal) => {
+                StoreError::Unavailable(refusal.message().to_owned())
+            }
+            _ => StoreError::Failed(error),
+        }
+    }
+
+    /// Whether the database itself is in trouble (gone, busy, full), rather than the statement.
+    fn is_passing(self, refusal: &dyn DatabaseError) -> bool {
+        let Some(code) = refusal.code() else { return false };
+        match self {
+            // Primary result codes: BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN.
+            Self::Sqlite => code.parse::<u32>().is_ok_and(|code| matches!(code & 0xff, 5 | 6 | 8 | 10 | 13 | 14)),
+            // A fatal refusal ends the connection, or comes instead of one.
+            Self::Postgres if is_fatal(refusal) => true,
+            // Classes: connection, read-only after a fail-over, rollback (deadlock), resources (disk full, too many
+            // connections), a lock not got in time, operator's intervention (shutdown, statement timeout), I/O.
+            Self::Postgres => {
+                matches!(&*code, "25006" | "55P03")
+                    || ["08", "40", "53", "57", "58"].iter().any(|class| code.starts_with(class))
+            }
+        }
+    }
+}
+
+fn is_fatal(refusal: &dyn DatabaseError) -> bool {
+    let refusal = refusal.try_downcast_ref::<PgDatabaseError>();
+    refusal.is_some_and(|refusal| matches!(refusal.severity(), PgSeverity::Fatal | PgSeverity::Panic))
+}

@@ -1,0 +1,126 @@
+//! Everything that outlives the process: chats, participants, agents' names, sessions, manifests, announcements.
+//!
+//! This is the only module with SQL. One set of statements and migrations runs on SQLite and on Postgres through sqlx's
+//! `Any` driver, which knows neither booleans of SQLite nor timestamps, JSON and arrays of Postgres. Hence the
+//! restriction: **columns are TEXT, BIGINT or BYTEA; times are Unix milliseconds in BIGINT; JSON is TEXT; there is no
+//! BOOLEAN; lists in a query are spelled out as placeholders.** What differs between the two lives in `dialect`.
+//!
+//! Queries end in bounded time. A database that is away makes them fail with [`StoreError::Unavailable`], and they work
+//! again once it is back. A write runs as a task of its own, so that a caller that goes away cannot leave it half done,
+//! and every write that may change who can read what moves [`Store::generation`] on after its commit.
+//!
+//! It must not decide what a caller may be told: that is `access`'s.
+
+mod agents;
+mod announcements;
+mod chats;
+mod cursor;
+mod dialect;
+mod error;
+mod manifests;
+mod offers;
+mod open;
+mod rows;
+mod sessions;
+mod sets;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use sqlx::{Any, AnyPool, Transaction};
+use tokio_util::task::TaskTracker;
+
+use crate::clock::Clock;
+
+pub use agents::{AgentRecord, Claim};
+pub use announcements::{Announced, Commit, NewAnnouncement, Quota};
+pub use chats::{Added, Chat};
+pub use cursor::{Cursor, InvalidCursor, Page};
+pub use error::StoreError;
+pub use offers::{Offer, Scope, TaskRule};
+pub use open::{OpenError, StoreOptions};
+pub use sessions::{Binding, Session};
+pub use sets::{EntryRecord, SetRecord};
+
+use dialect::Dialect;
+
+/// The database. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Store(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    dialect: Dialect,
+    /// One connection on SQLite, which has one writer; the same pool as `reader` on Postgres.
+    writer: AnyPool,
+    reader: AnyPool,
+    operation_timeout: Duration,
+    clock: Clock,
+    tasks: TaskTracker,
+    generation: AtomicU64,
+    last_id: AtomicI64,
+}
+
+impl Store {
+    /// Counts the writes of this process that may have changed who can read what. Whoever remembers an answer reads
+    /// the generation *before* asking, and drops the answer once the generation has moved.
+    pub fn generation(&self) -> u64 {
+        self.0.generation.load(Ordering::SeqCst)
+    }
+
+    /// Whether the database answers, in bounded time.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        self.bounded(async { sqlx::query("SELECT 1").execute(&self.0.reader).await.map(drop) }).await
+    }
+
+    /// Waits for writes that are under way, then closes every connection. Later queries are `Unavailable`.
+    pub async fn close(&self) {
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+        self.0.writer.close().await;
+        self.0.reader.close().await;
+    }
+
+    /// Runs a query to its end, or to the end of its time.
+    async fn bounded<T>(&self, query: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, StoreError> {
+        match tokio::time::timeout(self.0.operation_timeout, query).await {
+            Ok(answer) => answer.map_err(|error| self.0.dialect.error(error)),
+            Err(_) => Err(StoreError::Unavailable("the database did not answer in time".to_owned())),
+        }
+    }
+
+    /// Runs a write to its end whether or not its caller still waits, then moves the generation on: also after a
+    /// failure, for a commit whose answer was lost may have happened.
+    async fn write<T: Send + 'static>(
+        &self,
+        write: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let store = self.clone();
+        let task = self.0.tasks.spawn(async move {
+            let outcome = store.bounded(write).await;
+            store.0.generation.fetch_add(1, Ordering::SeqCst);
+            outcome
+        });
+        task.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the write was broken off".to_owned())))
+    }
+
+    async fn begin(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
+        self.0.writer.begin_with(self.0.dialect.begin()).await
+    }
+
+    /// A new id: 42 bits of milliseconds and 21 random ones, growing within a process and unlikely to meet another
+    /// process's. (`Any` has no way to let both databases choose one.)
+    fn next_id(&self) -> i64 {
+        const RANDOM_BITS: u32 = 21;
+        let millis = self.0.clock.unix_millis().clamp(0, (1 << 42) - 1);
+        let random = i64::from(rand::random::<u32>() >> (u32::BITS - RANDOM_BITS));
+        let candidate = (millis << RANDOM_BITS) | random;
+        let next = |last: i64| Some(candidate.max(last.saturating_add(1)));
+        // The closure always answers, so the update cannot fail; both arms hold the previous value.
+        let last = match self.0.last_id.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
+            Ok(last) | Err(last) => last,
+        };
+        candidate.max(last.saturating_add(1))
+    }
+}

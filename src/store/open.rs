@@ -1,0 +1,306 @@
+use std::str::FromStr as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::time::Duration;
+
+use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
+use sqlx::migrate::{Migrate as _, MigrateError, Migrator};
+use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _};
+use tokio_util::task::TaskTracker;
+
+use super::dialect::Dialect;
+use super::{Inner, Store};
+use crate::clock::Clock;
+
+static MIGRATOR: Migrator = sqlx::migrate!();
+
+/// How to open a store.
+#[derive(Debug, Clone)]
+pub struct StoreOptions {
+    /// Run pending migrations (and create a SQLite file that does not exist). Without it such a database is refused.
+    pub migrate: bool,
+    /// Connections to Postgres, or readers of SQLite.
+    pub connections: u32,
+    /// How long connecting at the start may take.
+    pub connect_timeout: Duration,
+    /// How long a query waits for a free connection, including a new one to a database that is away.
+    pub acquire_timeout: Duration,
+    /// How long a query may take in all.
+    pub operation_timeout: Duration,
+    /// Where the time comes from.
+    pub clock: Clock,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            migrate: true,
+            connections: 8,
+            connect_timeout: Duration::from_secs(5),
+            acquire_timeout: Duration::from_secs(3),
+            operation_timeout: Duration::from_secs(6),
+            clock: Clock::system(),
+        }
+    }
+}
+
+/// Why a store cannot be opened: one line that says what to do. Never holds a password.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Neither SQLite nor Postgres.
+    #[error("the database URL must start with postgres:// or sqlite://")]
+    Scheme,
+    /// The right scheme, but no usable URL.
+    #[error("the database URL is not valid: {0}")]
+    Url(String),
+    /// SQLite without a file.
+    #[error("a SQLite database must be a file: write sqlite:///path/to/sluice.db")]
+    InMemory,
+    /// Nothing answers.
+    #[error("cannot connect to {target}: {reason}; check that it runs and that the database URL is right")]
+    Connect {
+        /// Host, port and database, or the file.
+        target: String,
+        /// What the driver says.
+        reason: String,
+    },
+    /// The file is something else.
+    #[error("{path} is not a SQLite database; move it away or name another file")]
+    NotADatabase {
+        /// The file.
+        path: String,
+    },
+    /// The file or its folder cannot be written or does not exist.
+    #[error("cannot open {path} for writing: {reason}; check the folder and its permissions")]
+    NotWritable {
+        /// The file.
+        path: String,
+        /// What the driver says.
+        reason: String,
+    },
+    /// A later version of this program has been here.
+    #[error("{target} has schema version {found}, newer than this program's {known}; use the newer sluice")]
+    Newer {
+        /// Which database.
+        target: String,
+        /// Its version.
+        found: i64,
+        /// The newest version that this program knows.
+        known: i64,
+    },
+    /// Migrations are pending and were not asked for.
+    #[error("{target} needs {pending} migration(s); run `sluice migrate`")]
+    Pending {
+        /// Which database.
+        target: String,
+        /// How many.
+        pending: usize,
+    },
+    /// An earlier migration stopped half way.
+    #[error(
+        "migration {version} of {target} stopped half way; restore a backup, or repair it and its row in _sqlx_migrations"
+    )]
+    Dirty {
+        /// Which database.
+        target: String,
+        /// Which migration.
+        version: i64,
+    },
+    /// A migration was changed after it had run.
+    #[error("migration {version} of {target} is not the one this program carries; use the sluice that made it")]
+    Modified {
+        /// Which database.
+        target: String,
+        /// Which migration.
+        version: i64,
+    },
+    /// A migration failed.
+    #[error("migrating {target} failed: {reason}")]
+    Migration {
+        /// Which database.
+        target: String,
+        /// What the driver says.
+        reason: String,
+    },
+}
+
+/// A database that a URL names.
+struct Target {
+    dialect: Dialect,
+    options: AnyConnectOptions,
+    /// For messages: no user, no password.
+    shown: String,
+}
+
+impl Target {
+    fn parse(url: &str, migrate: bool) -> Result<Self, OpenError> {
+        let dialect = match url.split_once(':').map(|(scheme, _)| scheme) {
+            Some("sqlite") => Dialect::Sqlite,
+            Some("postgres" | "postgresql") => Dialect::Postgres,
+            _ => return Err(OpenError::Scheme),
+        };
+        if dialect == Dialect::Sqlite && (url.contains(":memory:") || url.contains("mode=memory")) {
+            return Err(OpenError::InMemory);
+        }
+        // The driver's own text could repeat what stands in the URL.
+        let mut options =
+            AnyConnectOptions::from_str(url).map_err(|_| OpenError::Url("it cannot be parsed".to_owned()))?;
+        let shown = match dialect {
+            Dialect::Sqlite => {
+                let file = url.trim_start_matches("sqlite:").trim_start_matches("//");
+                let file = file.split_once('?').map_or(file, |(file, _)| file);
+                if file.is_empty() {
+                    return Err(OpenError::InMemory);
+                }
+                if !options.database_url.query_pairs().any(|(name, _)| name == "mode") {
+                    let mode = if migrate { "rwc" } else { "rw" };
+                    options.database_url.query_pairs_mut().append_pair("mode", mode);
+                }
+                file.to_owned()
+            }
+            Dialect::Postgres => {
+                let url = &options.database_url;
+                let host = url.host_str().unwrap_or("localhost");
+                format!("{host}:{}{}", url.port().unwrap_or(5432), url.path())
+            }
+        };
+        // Statements of thousands of placeholders are no use in a log, and failures are reported by whoever asked.
+        options = options.disable_statement_logging();
+        Ok(Self { dialect, options, shown })
+    }
+
+    /// One connection, used to look and to migrate before the pools exist.
+    async fn connect(&self, within: Duration) -> Result<AnyConnection, OpenError> {
+        let connect = async {
+            let mut conn = AnyConnection::connect_with(&self.options).await?;
+            if self.dialect == Dialect::Sqlite {
+                // The first statement is when SQLite looks into the file.
+                for statement in self.dialect.on_connect() {
+                    sqlx::query(*statement).execute(&mut conn).await?;
+                }
+            }
+            Ok(conn)
+        };
+        match tokio::time::timeout(within, connect).await {
+            Ok(outcome) => outcome.map_err(|error| self.connect_error(&error)),
+            Err(_) => {
+                let reason = format!("no answer within {} s", within.as_secs_f32());
+                Err(OpenError::Connect { target: self.shown.clone(), reason })
+            }
+        }
+    }
+
+    fn connect_error(&self, error: &sqlx::Error) -> OpenError {
+        let reason = match error {
+            sqlx::Error::Configuration(_) => return OpenError::Url("an option in it is not known".to_owned()),
+            sqlx::Error::Database(refusal) => refusal.message().to_owned(),
+            sqlx::Error::Io(io) => io.to_string(),
+            other => other.to_string(),
+        };
+        if self.dialect == Dialect::Postgres {
+            return OpenError::Connect { target: self.shown.clone(), reason };
+        }
+        let code = error.as_database_error().and_then(|refusal| refusal.code());
+        match code.and_then(|code| code.parse::<u32>().ok()).map(|code| code & 0xff) {
+            Some(26) => OpenError::NotADatabase { path: self.shown.clone() },
+            Some(3 | 8 | 10 | 14 | 23) => OpenError::NotWritable { path: self.shown.clone(), reason },
+            _ => OpenError::Connect { target: self.shown.clone(), reason },
+        }
+    }
+
+    fn pool(&self, connections: u32, options: &StoreOptions) -> AnyPool {
+        let on_connect = self.dialect.on_connect();
+        AnyPoolOptions::new()
+            .max_connections(connections)
+            .acquire_timeout(options.acquire_timeout)
+            .after_connect(move |conn, _| {
+                Box::pin(async move {
+                    for statement in on_connect {
+                        sqlx::query(*statement).execute(&mut *conn).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .connect_lazy_with(self.options.clone())
+    }
+}
+
+impl Store {
+    /// Opens the database that `url` names, after its schema has been looked at and, when asked for, migrated.
+    pub async fn open(url: &str, options: StoreOptions) -> Result<Self, OpenError> {
+        sqlx::any::install_default_drivers();
+        let target = Target::parse(url, options.migrate)?;
+        let mut conn = target.connect(options.connect_timeout).await?;
+        bring_up(&target, &mut conn, options.migrate).await?;
+        // Closing is a courtesy; the pools below have connections of their own.
+        let _ = conn.close().await;
+
+        let reader = target.pool(options.connections.max(1), &options);
+        let writer = match target.dialect {
+            Dialect::Sqlite => target.pool(1, &options),
+            Dialect::Postgres => reader.clone(),
+        };
+        Ok(Self(Arc::new(Inner {
+            dialect: target.dialect,
+            writer,
+            reader,
+            operation_timeout: options.operation_timeout,
+            clock: options.clock,
+            tasks: TaskTracker::new(),
+            generation: AtomicU64::new(0),
+            last_id: AtomicI64::new(0),
+        })))
+    }
+}
+
+/// Leaves the schema as this program knows it, or refuses.
+async fn bring_up(target: &Target, conn: &mut AnyConnection, migrate: bool) -> Result<(), OpenError> {
+    let pending = pending(target, conn).await?;
+    if pending > 0 && !migrate {
+        return Err(OpenError::Pending { target: target.shown.clone(), pending });
+    }
+    if migrate {
+        MIGRATOR.run(&mut *conn).await.map_err(|error| migration_error(target, error))?;
+        let done = target.dialect.after_migrations(conn).await;
+        done.map_err(|error| migration_error(target, error.into()))?;
+    }
+    Ok(())
+}
+
+/// How many migrations are still to run. Only looks: no table is created.
+async fn pending(target: &Target, conn: &mut AnyConnection) -> Result<usize, OpenError> {
+    let known = MIGRATOR.iter().map(|migration| migration.version).max().unwrap_or(0);
+    let look = async {
+        if !target.dialect.has_migrations_table(conn).await? {
+            return Ok(Vec::new());
+        }
+        if let Some(version) = conn.dirty_version(&MIGRATOR.table_name).await? {
+            return Err(MigrateError::Dirty(version));
+        }
+        conn.list_applied_migrations(&MIGRATOR.table_name).await
+    };
+    let applied = look.await.map_err(|error| migration_error(target, error))?;
+    for done in &applied {
+        match MIGRATOR.iter().find(|migration| migration.version == done.version) {
+            None => return Err(OpenError::Newer { target: target.shown.clone(), found: done.version, known }),
+            Some(migration) if migration.checksum != done.checksum => {
+                return Err(OpenError::Modified { target: target.shown.clone(), version: done.version });
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(MIGRATOR.iter().count() - applied.len())
+}
+
+fn migration_error(target: &Target, error: MigrateError) -> OpenError {
+    let target = target.shown.clone();
+    match error {
+        MigrateError::Dirty(version) => OpenError::Dirty { target, version },
+        MigrateError::VersionMismatch(version) => OpenError::Modified { target, version },
+        MigrateError::VersionMissing(found) => {
+            let known = MIGRATOR.iter().map(|migration| migration.version).max().unwrap_or(0);
+            OpenError::Newer { target, found, known }
+        }
+        other => OpenError::Migration { target, reason: other.to_string() },
+    }
+}

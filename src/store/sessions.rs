@@ -1,0 +1,108 @@
+use super::{Store, StoreError, rows};
+use crate::protocol::{ChatId, Principal, SessionId};
+
+/// A turn's session, bound to a chat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Session {
+    /// Whose turn it is.
+    pub agent: Principal,
+    /// Where it came from.
+    pub chat: ChatId,
+}
+
+/// What became of a binding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Binding {
+    /// Bound now, and with it that many sets that were waiting.
+    Bound(u64),
+    /// It was bound so already.
+    Unchanged,
+    /// The session is another agent's or another chat's.
+    Conflict,
+    /// There is no such chat.
+    NoSuchChat,
+}
+
+impl Store {
+    /// Binds an agent's session to a chat, and in the same transaction the sets that the agent has announced with it.
+    pub async fn bind_session(
+        &self,
+        agent: &Principal,
+        session: &SessionId,
+        chat: &ChatId,
+    ) -> Result<Binding, StoreError> {
+        let (store, agent, session, chat) = (self.clone(), agent.clone(), session.clone(), chat.clone());
+        self.write(async move {
+            let mut tx = store.begin().await?;
+            store.0.dialect.lock_agent(&mut tx, &agent).await?;
+            let known = sqlx::query("UPDATE chats SET title = title WHERE id = $1")
+                .bind(chat.as_str())
+                .execute(&mut *tx)
+                .await?
+                .rows_affected();
+            if known == 0 {
+                return Ok(Binding::NoSuchChat);
+            }
+            let inserted = sqlx::query(
+                "INSERT INTO sessions (session_id, agent, chat, created_at) VALUES ($1, $2, $3, $4) \
+                 ON CONFLICT (session_id) DO NOTHING",
+            )
+            .bind(session.as_str())
+            .bind(agent.as_str())
+            .bind(chat.as_str())
+            .bind(store.0.clock.unix_millis())
+            .execute(&mut *tx)
+            .await?
+            .rows_affected();
+            if inserted == 0 {
+                let bound = lookup(&mut *tx, &session).await?;
+                let same = bound.is_some_and(|bound| bound.agent == agent && bound.chat == chat);
+                return Ok(if same { Binding::Unchanged } else { Binding::Conflict });
+            }
+            let waiting = bind_waiting(&mut tx, &agent, &session, &chat).await?;
+            tx.commit().await?;
+            Ok(Binding::Bound(waiting))
+        })
+        .await
+    }
+
+    /// What a session is bound to.
+    pub async fn session(&self, session: &SessionId) -> Result<Option<Session>, StoreError> {
+        self.bounded(lookup(&self.0.reader, session)).await
+    }
+}
+
+pub(super) async fn lookup(
+    executor: impl sqlx::Executor<'_, Database = sqlx::Any>,
+    session: &SessionId,
+) -> Result<Option<Session>, sqlx::Error> {
+    let sql = "SELECT agent, chat FROM sessions WHERE session_id = $1";
+    let found = sqlx::query(sql).bind(session.as_str()).fetch_optional(executor).await?;
+    found.map(|row| Ok(Session { agent: rows::parsed(&row, "agent")?, chat: rows::parsed(&row, "chat")? })).transpose()
+}
+
+/// Waiting sets that the chat has already, of the same task.
+const SAME: &str = "DELETE FROM announcements WHERE agent = $1 AND session_id = $2 AND chat IS NULL \
+    AND EXISTS (SELECT 1 FROM announcements b WHERE b.agent = $1 AND b.chat = $3 \
+    AND b.manifest = announcements.manifest AND COALESCE(b.task_id, '') = COALESCE(announcements.task_id, ''))";
+/// Unfinished sets of the chat that a waiting set of the same task supersedes.
+const SUPERSEDED: &str = "DELETE FROM announcements WHERE agent = $1 AND chat = $3 AND done < total \
+    AND EXISTS (SELECT 1 FROM announcements w WHERE w.agent = $1 AND w.session_id = $2 AND w.chat IS NULL \
+    AND w.task_id = announcements.task_id AND w.id > announcements.id)";
+/// The move itself.
+const BIND: &str = "UPDATE announcements SET chat = $3 WHERE agent = $1 AND session_id = $2 AND chat IS NULL";
+
+/// Moves the waiting sets of a session into its chat, by the rules that hold for announcing them there.
+async fn bind_waiting(
+    conn: &mut sqlx::AnyConnection,
+    agent: &Principal,
+    session: &SessionId,
+    chat: &ChatId,
+) -> Result<u64, sqlx::Error> {
+    let mut bound = 0;
+    for sql in [SAME, SUPERSEDED, BIND] {
+        let step = sqlx::query(sql).bind(agent.as_str()).bind(session.as_str()).bind(chat.as_str());
+        bound = step.execute(&mut *conn).await?.rows_affected();
+    }
+    Ok(bound)
+}

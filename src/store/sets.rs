@@ -1,0 +1,147 @@
+use sqlx::Row as _;
+use sqlx::any::AnyRow;
+
+use super::{Cursor, Page, Store, StoreError, rows};
+use crate::protocol::frames::Progress;
+use crate::protocol::{AgentName, ChatId, EntryKind, Principal, Sha256, TaskId};
+
+/// A set, as a chat's list shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetRecord {
+    /// Its announcement, growing with time.
+    pub id: i64,
+    /// The manifest's identity.
+    pub sha256: Sha256,
+    /// The task it answers.
+    pub task: Option<TaskId>,
+    /// Who announced it.
+    pub agent: Principal,
+    /// A name that the agent holds, when it still holds one.
+    pub agent_name: Option<AgentName>,
+    /// Bytes of all its entries.
+    pub size: u64,
+    /// Bytes of the manifest's canonical form.
+    pub manifest_size: u64,
+    /// How many entries.
+    pub entries: u64,
+    /// The manifest's `createdAt`, Unix milliseconds.
+    pub created_at: i64,
+    /// The manifest's `expiresAt`, Unix milliseconds.
+    pub expires_at: Option<i64>,
+    /// When it was announced, Unix milliseconds.
+    pub announced_at: i64,
+    /// Absent for a finished set.
+    pub progress: Option<Progress>,
+}
+
+/// An entry, as a set's list shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EntryRecord {
+    /// Where it stands in the manifest.
+    pub position: i64,
+    /// Within the set.
+    pub path: String,
+    /// In bytes.
+    pub size: u64,
+    /// Of its bytes.
+    pub sha256: Sha256,
+    /// Attacker controlled.
+    pub media_type: String,
+    /// A file, or a nested manifest.
+    pub kind: EntryKind,
+}
+
+/// A chat's sets, newest first.
+const SETS: &str = "SELECT a.id, a.manifest, a.task_id, a.agent, a.done, a.total, a.created_at, m.size, \
+    m.total_size, m.entry_count, m.created_at AS manifest_created_at, m.expires_at, \
+    (SELECT MIN(n.name) FROM agents n WHERE n.principal = a.agent) AS agent_name \
+    FROM announcements a JOIN manifests m ON m.sha256 = a.manifest \
+    WHERE a.chat = $1 AND a.id < $2 ORDER BY a.id DESC LIMIT $3";
+
+/// Whether a chat has a set.
+const HAS_SET: &str = "SELECT 1 FROM announcements WHERE chat = $1 AND manifest = $2 LIMIT 1";
+
+/// A chat's set's entries, in order.
+const ENTRIES: &str = "SELECT position, path, size, sha256, media_type, kind FROM entries \
+    WHERE manifest = $2 AND position > $3 \
+    AND EXISTS (SELECT 1 FROM announcements a WHERE a.chat = $1 AND a.manifest = $2) \
+    ORDER BY position LIMIT $4";
+
+fn set(row: &AnyRow) -> Result<SetRecord, sqlx::Error> {
+    let done: Option<i64> = row.try_get("done")?;
+    let progress = match done {
+        None => None,
+        Some(_) => Some(Progress { done: rows::unsigned(row, "done")?, total: rows::unsigned(row, "total")? }),
+    };
+    Ok(SetRecord {
+        id: row.try_get("id")?,
+        sha256: rows::parsed(row, "manifest")?,
+        task: rows::parsed_option(row, "task_id")?,
+        agent: rows::parsed(row, "agent")?,
+        agent_name: rows::parsed_option(row, "agent_name")?,
+        size: rows::unsigned(row, "total_size")?,
+        manifest_size: rows::unsigned(row, "size")?,
+        entries: rows::unsigned(row, "entry_count")?,
+        created_at: row.try_get("manifest_created_at")?,
+        expires_at: row.try_get("expires_at")?,
+        announced_at: row.try_get("created_at")?,
+        progress,
+    })
+}
+
+impl Store {
+    /// A chat's sets, newest first.
+    pub async fn sets(&self, chat: &ChatId, after: Option<Cursor>, limit: u32) -> Result<Page<SetRecord>, StoreError> {
+        self.bounded(async {
+            let query = sqlx::query(SETS)
+                .bind(chat.as_str())
+                .bind(after.map_or(i64::MAX, |cursor| cursor.0))
+                .bind(i64::from(limit) + 1);
+            let found = query.fetch_all(&self.0.reader).await?;
+            let items = found.iter().map(set).collect::<Result<Vec<_>, _>>()?;
+            Ok(Page::cut(items, limit, |set| Cursor(set.id)))
+        })
+        .await
+    }
+
+    /// Whether a manifest is announced in a chat.
+    pub async fn has_set(&self, chat: &ChatId, manifest: &Sha256) -> Result<bool, StoreError> {
+        self.bounded(async {
+            let query = sqlx::query(HAS_SET).bind(chat.as_str()).bind(manifest.to_hex());
+            Ok(query.fetch_optional(&self.0.reader).await?.is_some())
+        })
+        .await
+    }
+
+    /// The entries of a chat's set in the manifest's order. Empty when the chat has no such set.
+    pub async fn entries(
+        &self,
+        chat: &ChatId,
+        manifest: &Sha256,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<Page<EntryRecord>, StoreError> {
+        self.bounded(async {
+            let query = sqlx::query(ENTRIES)
+                .bind(chat.as_str())
+                .bind(manifest.to_hex())
+                .bind(after.map_or(-1, |cursor| cursor.0))
+                .bind(i64::from(limit) + 1);
+            let found = query.fetch_all(&self.0.reader).await?;
+            let items = found.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
+            Ok(Page::cut(items, limit, |entry| Cursor(entry.position)))
+        })
+        .await
+    }
+}
+
+fn entry(row: &AnyRow) -> Result<EntryRecord, sqlx::Error> {
+    Ok(EntryRecord {
+        position: row.try_get("position")?,
+        path: row.try_get("path")?,
+        size: rows::unsigned(row, "size")?,
+        sha256: rows::parsed(row, "sha256")?,
+        media_type: row.try_get("media_type")?,
+        kind: rows::kind(row)?,
+    })
+}

@@ -1,0 +1,103 @@
+//! The memory that all transfers share, counted in frames.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::TransferError;
+use crate::protocol::limits::DATA_PAYLOAD;
+
+/// What a frame costs: its payload, and the part of the receive buffer that it pins.
+const FRAME_COST: u64 = DATA_PAYLOAD as u64 + 64 * 1024;
+
+/// Admits transfers and lends them frames. One frame of every admitted transfer is always its own, so that each moves
+/// on however little is left.
+#[derive(Debug)]
+pub struct Budget {
+    transfers: AtomicUsize,
+    limit: usize,
+    shared: AtomicUsize,
+    shared_total: usize,
+}
+
+/// One transfer's part of the budget, given back when dropped.
+#[derive(Debug)]
+pub struct Allowance {
+    budget: Arc<Budget>,
+    extra: usize,
+}
+
+impl Budget {
+    /// A budget of `bytes` for at most `max_transfers` at once: fewer when the bytes do not hold a frame for each.
+    pub fn new(bytes: u64, max_transfers: usize) -> Arc<Self> {
+        let frames = usize::try_from(bytes / FRAME_COST).unwrap_or(usize::MAX).max(1);
+        let limit = max_transfers.clamp(1, frames);
+        let shared_total = frames - limit;
+        Arc::new(Self { transfers: AtomicUsize::new(0), limit, shared: AtomicUsize::new(0), shared_total })
+    }
+
+    /// How many transfers may run at once.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Admits a transfer, with one frame.
+    pub fn admit(self: &Arc<Self>) -> Result<Allowance, TransferError> {
+        (self.transfers)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |running| (running < self.limit).then_some(running + 1))
+            .map_err(|_| TransferError::TooManyTransfers { limit: self.limit })?;
+        Ok(Allowance { budget: self.clone(), extra: 0 })
+    }
+}
+
+impl Allowance {
+    /// Asks for `frames` in all; the answer is how many there are, at least one.
+    pub fn resize(&mut self, frames: u32) -> u32 {
+        let wanted = frames.saturating_sub(1) as usize;
+        if wanted < self.extra {
+            self.budget.shared.fetch_sub(self.extra - wanted, Ordering::Relaxed);
+            self.extra = wanted;
+        } else if wanted > self.extra {
+            let mut added = 0;
+            // The closure always answers, so the update cannot fail.
+            let _ = self.budget.shared.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                added = (wanted - self.extra).min(self.budget.shared_total.saturating_sub(used));
+                Some(used + added)
+            });
+            self.extra += added;
+        }
+        // `extra` is below the `u32` that was asked for.
+        self.extra as u32 + 1
+    }
+}
+
+impl Drop for Allowance {
+    fn drop(&mut self) {
+        self.budget.shared.fetch_sub(self.extra, Ordering::Relaxed);
+        self.budget.transfers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_admitted_transfer_has_a_frame_and_the_rest_is_shared() {
+        let budget = Budget::new(10 * FRAME_COST, 4);
+        let mut all: Vec<_> = (0..4).map(|_| budget.admit().unwrap()).collect();
+        assert_eq!(budget.admit().err(), Some(TransferError::TooManyTransfers { limit: 4 }));
+        assert_eq!(all[0].resize(100), 7, "its own frame and the six that are shared");
+        assert_eq!(all[1].resize(2), 1);
+        assert_eq!(all[0].resize(3), 3);
+        assert_eq!(all[1].resize(9), 5);
+        all.clear();
+        assert_eq!(budget.admit().unwrap().resize(7), 7);
+        assert_eq!(budget.shared.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_small_budget_admits_fewer() {
+        assert_eq!(Budget::new(3 * FRAME_COST, 1000).limit(), 3);
+        assert_eq!(Budget::new(0, 1000).limit(), 1);
+    }
+}

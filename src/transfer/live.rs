@@ -1,0 +1,117 @@
+//! The transfers that run, for an operator to see and to end.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::protocol::{ByteRange, Principal, Sha256};
+
+/// One transfer, unique within the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TransferId(pub u64);
+
+impl fmt::Display for TransferId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a transfer waits for, or does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// No agent that has the bytes is online.
+    WaitingForAgent,
+    /// The agent serves as many reads as it will.
+    WaitingForSlot,
+    /// Bytes are on their way.
+    Reading,
+    /// The reader has not taken what is there.
+    WaitingForReader,
+}
+
+impl State {
+    const ALL: [Self; 4] = [Self::WaitingForAgent, Self::WaitingForSlot, Self::Reading, Self::WaitingForReader];
+
+    /// The state's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::WaitingForAgent => "waiting_for_agent",
+            Self::WaitingForSlot => "waiting_for_slot",
+            Self::Reading => "reading",
+            Self::WaitingForReader => "waiting_for_reader",
+        }
+    }
+}
+
+/// A running transfer as others see it.
+#[derive(Debug)]
+pub struct Live {
+    /// Which.
+    pub id: TransferId,
+    /// Who reads.
+    pub reader: Principal,
+    /// The blob.
+    pub sha256: Sha256,
+    /// The range of it.
+    pub range: ByteRange,
+    /// Since when, Unix milliseconds.
+    pub since: i64,
+    /// Ends it.
+    pub cancel: CancellationToken,
+    agent: Mutex<Principal>,
+    state: AtomicU8,
+    sent: AtomicU64,
+}
+
+impl Live {
+    /// A transfer that has not begun.
+    pub fn new(
+        id: TransferId,
+        (reader, agent): (Principal, Principal),
+        (sha256, range): (Sha256, ByteRange),
+        since: i64,
+    ) -> Self {
+        Self {
+            id,
+            reader,
+            sha256,
+            range,
+            since,
+            cancel: CancellationToken::new(),
+            agent: Mutex::new(agent),
+            state: AtomicU8::new(State::WaitingForAgent as u8),
+            sent: AtomicU64::new(0),
+        }
+    }
+
+    /// The agent in use.
+    pub fn agent(&self) -> Principal {
+        self.agent.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Bytes handed to the reader.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// What it waits for, or does.
+    pub fn state(&self) -> State {
+        let state = usize::from(self.state.load(Ordering::Relaxed));
+        State::ALL.get(state).copied().unwrap_or(State::Reading)
+    }
+
+    pub(super) fn set_agent(&self, agent: &Principal) {
+        *self.agent.lock().unwrap_or_else(PoisonError::into_inner) = agent.clone();
+    }
+
+    pub(super) fn set_state(&self, state: State) {
+        self.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    pub(super) fn add_sent(&self, bytes: u64) {
+        self.sent.fetch_add(bytes, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,177 @@
+//! From a range that a reader may read to its bytes: feeds that own the upstream side, and cursors that are one
+//! reader each.
+//!
+//! Nothing here knows HTTP, nor whether the caller may read: a [`Readable`] says so. The first byte that may be
+//! released decides whether a failure still has a status or cuts the response.
+
+mod budget;
+mod cursor;
+mod error;
+mod feed;
+mod live;
+mod mismatch;
+mod pipe;
+mod source;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use tokio_util::task::TaskTracker;
+
+pub use cursor::Cursor;
+pub use error::{Remedy, TransferError, remedy};
+pub use live::{Live, State, TransferId};
+
+use crate::access::Readable;
+use crate::agents::Agents;
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::protocol::{ByteRange, Principal, RequestId, Sha256};
+use budget::Budget;
+use feed::Feed;
+use mismatch::Mismatches;
+use pipe::Pipe;
+
+/// How long and how much a transfer may.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// How long a transfer that has begun waits for its agent.
+    pub resume_window: Duration,
+    /// How long a transfer that has not begun waits for its agent.
+    pub agent_wait: Duration,
+    /// After so long without a byte a read that has credit is asked again.
+    pub read_timeout: Duration,
+    /// Bytes of credit out over all transfers.
+    pub memory_budget: u64,
+    /// How many transfers may run at once.
+    pub max_transfers: usize,
+}
+
+/// The transfers of this process.
+pub struct Transfers {
+    agents: Arc<Agents>,
+    limits: Limits,
+    budget: Arc<Budget>,
+    mismatches: Mismatches,
+    running: DashMap<TransferId, Arc<Live>>,
+    next_transfer: AtomicU64,
+    next_request: AtomicU64,
+    request_prefix: String,
+    tracker: TaskTracker,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+}
+
+impl Transfers {
+    /// No transfer runs. Feeds run on `tracker`.
+    pub fn new(agents: Arc<Agents>, limits: Limits, tracker: TaskTracker) -> Arc<Self> {
+        for outcome in TransferError::OUTCOMES {
+            let _ = agents.metrics.transfers_ended.with_label_values(&[outcome]);
+        }
+        for reason in feed::RESUMES {
+            let _ = agents.metrics.resumes.with_label_values(&[reason]);
+        }
+        Arc::new(Self {
+            budget: Budget::new(limits.memory_budget, limits.max_transfers),
+            limits,
+            mismatches: Mismatches::default(),
+            running: DashMap::new(),
+            next_transfer: AtomicU64::new(1),
+            next_request: AtomicU64::new(1),
+            request_prefix: format!("{:08x}", rand::random::<u32>()),
+            tracker,
+            metrics: agents.metrics.clone(),
+            clock: agents.clock.clone(),
+            agents,
+        })
+    }
+
+    /// Begins a transfer, and answers with the first byte that may be released: what fails earlier has a status.
+    pub async fn open(
+        self: &Arc<Self>,
+        reader: Principal,
+        readable: Readable,
+        range: ByteRange,
+    ) -> Result<Cursor, TransferError> {
+        let begun = tokio::time::Instant::now();
+        let agent = readable.sources.first().map(|source| source.agent.clone()).ok_or(TransferError::BlobGone)?;
+        let allowance = self.budget.admit().inspect_err(|error| self.count_end(error.code()))?;
+        let id = TransferId(self.next_transfer.fetch_add(1, Ordering::Relaxed));
+        let now = self.clock.unix_millis();
+        let live = Arc::new(Live::new(id, (reader, agent), (readable.sha256, range), now));
+        self.running.insert(id, live.clone());
+        self.metrics.transfers_started.inc();
+        self.metrics.transfers_running.inc();
+        let pipe = Arc::new(Pipe::new(allowance));
+        // From here on the cursor's drop ends the transfer, whichever way this goes.
+        let mut cursor = Cursor::new(self.clone(), pipe.clone(), live.clone());
+        if range.is_empty() {
+            let empty = readable.size == 0 && readable.sha256 != Sha256::of(b"");
+            return if empty { Err(self.refuse(cursor, TransferError::HashMismatch)) } else { Ok(cursor) };
+        }
+        let mut feed = Feed::new(self.clone(), readable, range, pipe.clone(), live);
+        if let Err(error) = feed.begin().await {
+            return Err(self.refuse(cursor, error));
+        }
+        self.metrics.first_byte_seconds.observe(begun.elapsed().as_secs_f64());
+        cursor.set_coverage(feed.coverage());
+        if feed.is_done() {
+            pipe.finish(Ok(()));
+        } else {
+            self.tracker.spawn(feed.finish());
+        }
+        Ok(cursor)
+    }
+
+    /// Whether a range from `start` on would continue bytes that may be wrong: it is then answered whole.
+    pub fn is_spoilt(&self, blob: Sha256, start: u64) -> bool {
+        self.mismatches.spoil(blob, start)
+    }
+
+    /// The transfers that run, oldest first.
+    pub fn running(&self) -> Vec<Arc<Live>> {
+        let mut running: Vec<_> = self.running.iter().map(|entry| entry.value().clone()).collect();
+        running.sort_by_key(|live| live.id);
+        running
+    }
+
+    /// How many may run at once.
+    pub fn limit(&self) -> usize {
+        self.budget.limit()
+    }
+
+    /// Ends a transfer; its response is cut. Whether there was one.
+    pub fn cancel(&self, id: TransferId) -> bool {
+        let live = self.running.get(&id).map(|live| live.value().clone());
+        live.inspect(|live| live.cancel.cancel()).is_some()
+    }
+
+    fn refuse(&self, mut cursor: Cursor, error: TransferError) -> TransferError {
+        cursor.set_failed(error);
+        error
+    }
+
+    fn end(&self, live: &Live, outcome: &str) {
+        self.running.remove(&live.id);
+        self.metrics.transfers_running.dec();
+        self.count_end(outcome);
+        tracing::info!(transfer = %live.id, reader = %live.reader, sha256 = %live.sha256, outcome,
+            sent_bytes = live.sent(), size_bytes = live.range.len(),
+            duration_ms = self.clock.unix_millis() - live.since, "a transfer ended");
+    }
+
+    fn count_end(&self, outcome: &str) {
+        self.metrics.transfers_ended.with_label_values(&[outcome]).inc();
+    }
+
+    /// A request id that no other read of any gateway process has had lately.
+    fn request_id(&self) -> RequestId {
+        let number = self.next_request.fetch_add(1, Ordering::Relaxed);
+        let id = format!("{}-{number:x}", self.request_prefix);
+        // 8 + 1 + at most 16 characters are within the 64 bytes of a request id.
+        #[expect(clippy::expect_used, reason = "the text above is always valid")]
+        id.parse().expect("a short id is valid")
+    }
+}

@@ -1,0 +1,246 @@
+//! The listener, by strangers who behave and strangers who do not.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Extension;
+use axum::routing::get;
+use axum::{Router, http};
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use sluice::http::server::{self, Limits, Listener, Peer};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Long enough that it never ends a test which is right, short enough that one which is wrong ends.
+const LONG: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_millis(150);
+
+fn limits() -> Limits {
+    Limits { connections: 64, head: LONG, stall: LONG, grace: LONG }
+}
+
+struct Running {
+    address: SocketAddr,
+    stop: CancellationToken,
+    serving: JoinHandle<()>,
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test has no tracker of its own")]
+async fn start(router: Router, limits: Limits) -> Running {
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), "listen").await.unwrap();
+    let address = listener.address();
+    let stop = CancellationToken::new();
+    let serving = tokio::spawn(server::serve(listener, router, limits, stop.clone()));
+    Running { address, stop, serving }
+}
+
+async fn within<F: Future>(what: &str, future: F) -> F::Output {
+    match tokio::time::timeout(LONG, future).await {
+        Ok(output) => output,
+        Err(_) => panic!("{what} does not happen"),
+    }
+}
+
+fn hello() -> Router {
+    Router::new().route("/", get(|Extension(Peer(peer)): Extension<Peer>| async move { peer.to_string() }))
+}
+
+/// A route whose body is what the test sends, until it drops the sender.
+fn fed() -> (Router, mpsc::Sender<Bytes>) {
+    let (sender, receiver) = mpsc::channel::<Bytes>(1);
+    let receiver = Arc::new(tokio::sync::Mutex::new(Some(receiver)));
+    let route = get(move || async move {
+        let receiver = receiver.lock().await.take().unwrap();
+        Body::from_stream(stream::unfold(receiver, |mut receiver| async move {
+            receiver.recv().await.map(|bytes| (Ok::<_, Infallible>(bytes), receiver))
+        }))
+    });
+    (Router::new().route("/", route), sender)
+}
+
+fn request() -> http::Request<Empty<Bytes>> {
+    http::Request::builder().uri("http://sluice.test/").header("host", "sluice.test").body(Empty::new()).unwrap()
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test has no tracker of its own")]
+async fn http1_client(address: SocketAddr) -> http1::SendRequest<Empty<Bytes>> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (client, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test has no tracker of its own")]
+async fn http2_client(address: SocketAddr) -> http2::SendRequest<Empty<Bytes>> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (client, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+#[tokio::test]
+async fn both_versions_are_spoken_and_the_peer_is_known() {
+    let running = start(hello(), limits()).await;
+    let mut one = http1_client(running.address).await;
+    let mut two = http2_client(running.address).await;
+    let answers = [one.send_request(request()).await.unwrap(), two.send_request(request()).await.unwrap()];
+    for (answer, version) in answers.into_iter().zip([http::Version::HTTP_11, http::Version::HTTP_2]) {
+        assert_eq!((answer.status(), answer.version()), (http::StatusCode::OK, version));
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        assert!(body.starts_with(b"127.0.0.1:"));
+    }
+}
+
+#[tokio::test]
+async fn a_head_that_does_not_come_is_given_up() {
+    let running = start(hello(), Limits { head: SHORT, ..limits() }).await;
+    for begun in ["", "G", "PRI * HT", "GET / HTTP/1.1\r\nHost: a\r\nX-Slow: "] {
+        let mut stream = TcpStream::connect(running.address).await.unwrap();
+        stream.write_all(begun.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        // A reset is as good as an end.
+        let _ = within("the end of the connection", stream.read_to_end(&mut answer)).await;
+        assert!(!answer.starts_with(b"HTTP/1.1 200"), "{begun}");
+    }
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_large_is_refused() {
+    let running = start(hello(), limits()).await;
+    let mut stream = TcpStream::connect(running.address).await.unwrap();
+    let head = format!("GET / HTTP/1.1\r\nHost: a\r\nX-Large: {}\r\n\r\n", "x".repeat(80 * 1024));
+    // The server may stop reading before everything is written.
+    let _ = stream.write_all(head.as_bytes()).await;
+    let mut answer = [0; 12];
+    within("an answer", stream.read_exact(&mut answer)).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 431");
+}
+
+#[tokio::test]
+async fn a_running_body_finishes_before_the_listener_is_done() {
+    for version in [1, 2] {
+        let (router, feed) = fed();
+        let running = start(router, limits()).await;
+        let mut body = if version == 1 {
+            http1_client(running.address).await.send_request(request()).await.unwrap().into_body()
+        } else {
+            http2_client(running.address).await.send_request(request()).await.unwrap().into_body()
+        };
+        feed.send(Bytes::from_static(b"first ")).await.unwrap();
+        body.frame().await.unwrap().unwrap();
+        running.stop.cancel();
+        within("the listener's end", async { while TcpStream::connect(running.address).await.is_ok() {} }).await;
+        assert!(!running.serving.is_finished());
+        feed.send(Bytes::from_static(b"second")).await.unwrap();
+        drop(feed);
+        assert_eq!(within("the body's end", body.collect()).await.unwrap().to_bytes(), "second", "HTTP/{version}");
+        within("the server's end", running.serving).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_outlasts_the_grace_period_is_visibly_cut() {
+    for version in [1, 2] {
+        let (router, feed) = fed();
+        let running = start(router, Limits { grace: SHORT, ..limits() }).await;
+        let mut body = if version == 1 {
+            http1_client(running.address).await.send_request(request()).await.unwrap().into_body()
+        } else {
+            http2_client(running.address).await.send_request(request()).await.unwrap().into_body()
+        };
+        feed.send(Bytes::from_static(b"first")).await.unwrap();
+        body.frame().await.unwrap().unwrap();
+        running.stop.cancel();
+        assert!(within("the cut", body.collect()).await.is_err(), "HTTP/{version}");
+        within("the server's end", running.serving).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_idle_connection_does_not_hold_up_the_end() {
+    let running = start(hello(), limits()).await;
+    let silent = TcpStream::connect(running.address).await.unwrap();
+    let mut idle = http1_client(running.address).await;
+    idle.send_request(request()).await.unwrap().into_body().collect().await.unwrap();
+    running.stop.cancel();
+    within("the server's end", running.serving).await.unwrap();
+    drop((silent, idle));
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_wait_for_a_place() {
+    let served = Arc::new(AtomicU64::new(0));
+    let counted = served.clone();
+    let router =
+        Router::new().route("/", get(move || async move { counted.fetch_add(1, Ordering::SeqCst).to_string() }));
+    let running = start(router, Limits { connections: 1, ..limits() }).await;
+    let mut first = http1_client(running.address).await;
+    first.send_request(request()).await.unwrap().into_body().collect().await.unwrap();
+    let mut second = http1_client(running.address).await;
+    let mut waiting = std::pin::pin!(second.send_request(request()));
+    for _ in 0..20 {
+        first.ready().await.unwrap();
+        let answer = tokio::select! {
+            biased;
+            _ = waiting.as_mut() => panic!("the second connection is served"),
+            answer = first.send_request(request()) => answer.unwrap(),
+        };
+        answer.into_body().collect().await.unwrap();
+    }
+    assert_eq!(served.load(Ordering::SeqCst), 21);
+    drop(first);
+    assert_eq!(within("a place", waiting).await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn a_stranger_who_says_nothing_does_not_keep_a_place() {
+    let running = start(hello(), Limits { connections: 1, head: SHORT, ..limits() }).await;
+    let _silent = TcpStream::connect(running.address).await.unwrap();
+    let mut second = http1_client(running.address).await;
+    assert_eq!(within("a place", second.send_request(request())).await.unwrap().status(), 200);
+}
+
+/// Tells when the body that holds it is dropped.
+struct Dropped(Option<tokio::sync::oneshot::Sender<u64>>, Arc<AtomicU64>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        if let Some(tell) = self.0.take() {
+            let _ = tell.send(self.1.load(Ordering::SeqCst));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reader_who_takes_nothing_holds_little_and_is_given_up() {
+    const FRAME: usize = 256 * 1024;
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let tell = Arc::new(std::sync::Mutex::new(Some(tell)));
+    let route = get(move || async move {
+        let produced = Arc::new(AtomicU64::new(0));
+        let guard = Dropped(tell.lock().unwrap().take(), produced.clone());
+        Body::from_stream(stream::unfold(guard, |guard| async move {
+            guard.1.fetch_add(FRAME as u64, Ordering::SeqCst);
+            Some((Ok::<_, Infallible>(Bytes::from(vec![0; FRAME])), guard))
+        }))
+    });
+    let running = start(Router::new().route("/", route), Limits { stall: SHORT, ..limits() }).await;
+    let mut stuck = TcpStream::connect(running.address).await.unwrap();
+    stuck.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    let produced = within("giving up", told).await.unwrap();
+    // What the kernel's two buffers take, and not much more.
+    assert!(produced <= 16 * 1024 * 1024, "{produced}");
+}
