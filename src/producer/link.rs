@@ -228,7 +228,10 @@ impl Link {
             };
             if let Some(message) = message {
                 self.pending_write = true;
+                let data = if let Message::Binary(frame) = &message { Some(frame.clone()) } else { None };
                 self.socket.start_send_unpin(message)?;
+                // The socket has copied the frame, masked, into its own buffer.
+                data.into_iter().for_each(|frame| self.relay.reuse(frame));
             }
             Ok(Step::Progress)
         })
