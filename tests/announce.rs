@@ -17,6 +17,7 @@ use sluice::metrics::Metrics;
 use sluice::protocol::{Sha256, manifest};
 use sluice::sets::{Accepted, AnnounceCode, Announcer, Refusal, SetLimits, Sets};
 use sluice::store::{Binding, Quota, Store};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 on_both_databases!(
@@ -61,7 +62,7 @@ fn on_socket(agents: &[&str]) -> Announcer {
         agent: id(agent),
         name: id(agent.rsplit(['/', ':']).next().unwrap()),
     };
-    Announcer { sessions: agents.iter().map(session).collect() }
+    Announcer { sessions: agents.iter().map(session).collect(), received: Instant::now() }
 }
 
 fn frame(manifest: &Value, change: Value) -> String {
@@ -207,7 +208,8 @@ async fn quotas_are_refused_by_name(database: &TestDatabase) {
 
 async fn a_large_frame_of_another_type_is_no_announcement(database: &TestDatabase) {
     let house = house(database, patient()).await;
-    let text = json!({ "type": "response.delta", "delta": { "type": "text", "text": "x".repeat(100_000) } }).to_string();
+    let text =
+        json!({ "type": "response.delta", "delta": { "type": "text", "text": "x".repeat(100_000) } }).to_string();
     assert_eq!(house.sets.announce(&on_socket(&[FLOW]), &Text::from(text)).await.unwrap(), None);
 }
 
