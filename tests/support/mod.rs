@@ -4,13 +4,18 @@
 
 pub mod agent;
 pub mod behaviour;
+pub mod db;
+pub mod gateway;
 pub mod log;
 pub mod platform;
 pub mod sample;
+pub mod wire;
 
 mod socket;
 
 pub use agent::{Agent, AgentBuilder, ConnectError};
 pub use behaviour::{Behaviour, Fault};
+pub use gateway::{Answer, Client, Download, Gateway, eventually, set_file, span};
 pub use log::{Event, Kind, What};
 pub use sample::{SampleSet, bytes, sha256};
+pub use wire::Wire;
