@@ -17,6 +17,7 @@ use sluice::metrics::Metrics;
 use sluice::protocol::{Sha256, manifest};
 use sluice::sets::{Accepted, AnnounceCode, Announcer, Refusal, SetLimits, Sets};
 use sluice::store::{Binding, Quota, Store};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 on_both_databases!(
@@ -61,7 +62,7 @@ fn on_socket(agents: &[&str]) -> Announcer {
         agent: id(agent),
         name: id(agent.rsplit(['/', ':']).next().unwrap()),
     };
-    Announcer { sessions: agents.iter().map(session).collect() }
+    Announcer { sessions: agents.iter().map(session).collect(), received: Instant::now() }
 }
 
 fn frame(manifest: &Value, change: Value) -> String {

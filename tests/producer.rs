@@ -1,4 +1,5 @@
 //! The agent's side against a small platform over real sockets.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what goes wrong fails the test")]
 
 mod support;
 
@@ -360,9 +361,21 @@ async fn without_a_session_it_gives_up() {
     // Nobody there.
     let options = short(&platform);
     drop(platform);
-    assert!(
-        matches!(Running::start(options).error().await, AgentError::NotConnected { last, .. } if last.contains("reach"))
-    );
+    let mut agent = Running::start(options);
+    agent.event(|event| matches!(event, AgentEvent::Disconnected { reason, .. } if reason.contains("reach"))).await;
+    assert!(matches!(agent.error().await, AgentError::NotConnected { .. }));
+}
+
+#[tokio::test]
+async fn https_is_dialled_with_tls() {
+    let dir = folder(&[("a", b"a")]);
+    let platform = Platform::start().await;
+    let gateway = platform.url.replace("http:", "https:");
+    let mut agent = Running::start(AgentOptions { gateway, ..options(dir.path(), &platform) });
+    // A platform without TLS cannot make sense of it, and says nothing that would be TLS.
+    assert!(platform.try_accept().await.is_err(), "TLS was taken for a WebSocket");
+    agent.event(|event| matches!(event, AgentEvent::Disconnected { reason, .. } if reason.contains("upgrade"))).await;
+    agent.stop().await;
 }
 
 #[tokio::test]

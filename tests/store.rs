@@ -202,7 +202,10 @@ async fn one_of_many_claims_gets_the_name(database: &TestDatabase) {
     let outcomes = futures_util::future::join_all(claims).await;
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == Claim::Held).count(), 1);
     let holder = store.agent_by_name(&name).await.unwrap().unwrap().principal;
+    let generation = store.generation();
     assert_eq!(store.claim_name(&name, &holder, 99).await.unwrap(), Claim::Held);
+    assert_eq!(store.generation(), generation, "an agent that comes back voids nobody's answers");
+    assert_eq!(store.agent_by_name(&name).await.unwrap().unwrap().last_seen_at, 99);
     assert_eq!(store.agent_by_name(&name).await.unwrap().unwrap().last_seen_at, 99);
 
     assert!(store.reassign_name(&name, &id(OTHER)).await.unwrap());

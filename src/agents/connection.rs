@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, Sink, SinkExt as _, Stream, StreamExt as _};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
@@ -27,6 +27,7 @@ use super::registry::{ConnectionId, Kind};
 use super::slots::Slots;
 use super::{Agents, Announce, OpenSession};
 use crate::protocol::frames::{AgentFrame, ErrorBody, PlatformFrame};
+use crate::protocol::limits::MANIFEST_BYTES;
 use crate::protocol::{Principal, RequestId};
 use crate::read::Violation;
 
@@ -39,6 +40,10 @@ const STRIKES: usize = 8;
 const STRIKE_MEMORY: Duration = Duration::from_secs(60);
 /// After a refusal that leaves no session, how long further `session.create` frames may still arrive.
 const REFUSAL_LINGER: Duration = Duration::from_millis(200);
+/// Answers that wait to be written. An agent that asks for more of them than that, and takes none, is not served.
+const ANSWERS: usize = 1024;
+/// How much text may wait to be decided as announcements, in KiB: two of the largest.
+const PENDING_KIB: usize = 2 * (MANIFEST_BYTES / 1024 + 64);
 /// How long a close may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -50,8 +55,8 @@ pub(super) type Pending = BoxFuture<'static, Decision>;
 pub(super) enum Decision {
     /// A `session.create`, and the event id and agent name that came with it.
     Create(Option<String>, Option<String>, Result<Admitted, ErrorBody>),
-    /// A `data.hello`.
-    Hello(Result<Admitted, ErrorBody>),
+    /// A `data.hello`, and the event id that came with it.
+    Hello(Option<String>, Result<Admitted, ErrorBody>),
 }
 
 /// One agent's connection.
@@ -66,6 +71,8 @@ pub struct Connection<S> {
     pub(super) pending: FuturesUnordered<Pending>,
     pub(super) reads: Reads,
     announcements: mpsc::Sender<Announce>,
+    /// Room for announcements that wait, in KiB.
+    room: Arc<Semaphore>,
     socket: S,
     /// Frames that go before everything else.
     urgent: VecDeque<Message>,
@@ -75,7 +82,8 @@ pub struct Connection<S> {
     last_heard: Instant,
     next_ping: Instant,
     pub(super) session_due: Option<Instant>,
-    pub(super) refused_at: Option<Instant>,
+    /// Since when no session is left because of a refusal, and how that ends the connection.
+    pub(super) refused: Option<(Instant, Close)>,
     strikes: VecDeque<Instant>,
     timer: Pin<Box<Sleep>>,
     stop: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -116,6 +124,7 @@ where
             pending: FuturesUnordered::new(),
             reads: Reads::default(),
             announcements,
+            room: Arc::new(Semaphore::new(PENDING_KIB)),
             socket,
             urgent: VecDeque::new(),
             queue: VecDeque::new(),
@@ -124,7 +133,7 @@ where
             last_heard: now,
             next_ping: now + agents.timing.ping_interval,
             session_due: Some(now + agents.timing.handshake_timeout),
-            refused_at: None,
+            refused: None,
             strikes: VecDeque::new(),
             timer: Box::pin(tokio::time::sleep_until(now + agents.timing.handshake_timeout)),
             stop,
@@ -165,14 +174,22 @@ where
         }
     }
 
-    /// Queues a frame behind those that wait already.
-    pub(super) fn send(&mut self, frame: &PlatformFrame) {
-        self.queue.push_back(Message::Text(Text::from(frame.to_text())));
+    /// Queues the answer to something that the agent sent. Its answers are bounded: one that asks and does not read
+    /// would fill memory otherwise.
+    pub(super) fn answer(&mut self, frame: &PlatformFrame) {
+        if self.urgent.len() + self.queue.len() >= ANSWERS {
+            self.strike(Violation::Flood);
+            self.closing = Some(Close::BROKEN_RULES);
+        } else if matches!(frame, PlatformFrame::Pong { .. }) {
+            self.urgent.push_back(Message::Text(Text::from(frame.to_text())));
+        } else {
+            self.send(frame);
+        }
     }
 
-    /// Queues a frame before bulk.
-    pub(super) fn send_urgent(&mut self, frame: &PlatformFrame) {
-        self.urgent.push_back(Message::Text(Text::from(frame.to_text())));
+    /// Queues a frame behind those that wait already.
+    fn send(&mut self, frame: &PlatformFrame) {
+        self.queue.push_back(Message::Text(Text::from(frame.to_text())));
     }
 
     /// Notes a broken rule; too many close the connection.
@@ -200,7 +217,12 @@ where
                 Err(_) => self.strike(Violation::MalformedText),
             },
             Message::Binary(bytes) => self.on_data(bytes),
+            Message::Unreadable(close) => self.closing = Some(close),
             Message::Ping(_) | Message::Pong(_) | Message::Close(_) => {}
+        }
+        // The timer is polled when there is nothing to read, which an agent could see to that there never is.
+        if self.last_heard >= self.timer.deadline() {
+            self.on_timer();
         }
     }
 
@@ -215,7 +237,7 @@ where
                 self.on_outcome(outcome);
             }
             AgentFrame::Ping(ping) => {
-                self.send_urgent(&PlatformFrame::Pong { event_id: ping.event_id.unwrap_or_default() });
+                self.answer(&PlatformFrame::Pong { event_id: ping.event_id.unwrap_or_default() });
             }
             AgentFrame::SessionCreate(create) => self.on_session_create(create),
             AgentFrame::SessionUpdate(update) => self.on_session_update(&update),
@@ -249,17 +271,20 @@ where
     }
 
     fn hand_up(&mut self, text: Text) {
-        let announce = Announce { text, by: self.sessions.clone(), reply: self.mailbox.clone() };
-        let Err(refused) = self.announcements.try_send(announce) else { return };
-        let text = match refused {
-            mpsc::error::TrySendError::Full(announce) | mpsc::error::TrySendError::Closed(announce) => announce.text,
-        };
+        let kib = u32::try_from(text.len().div_ceil(1024)).unwrap_or(u32::MAX);
+        if let Ok(room) = self.room.clone().try_acquire_many_owned(kib)
+            && let Ok(place) = self.announcements.try_reserve()
+        {
+            let (by, reply) = (self.sessions.clone(), self.mailbox.clone());
+            place.send(Announce { text, received: self.last_heard, by, reply, room });
+            return;
+        }
         self.strike(Violation::Flood);
         if let Ok(AgentFrame::Announcement(announcement)) = AgentFrame::parse(text.as_str()) {
             let error = ErrorBody::new("rate_limited", "too many announcements are pending: wait for their outcome");
             self.agents.metrics.announcements.with_label_values(&[&error.code]).inc();
             let sha256 = announcement.sha256.to_hex();
-            self.send(&PlatformFrame::ArtifactError { event_id: announcement.event_id, sha256, error });
+            self.answer(&PlatformFrame::ArtifactError { event_id: announcement.event_id, sha256, error });
         }
     }
 
@@ -315,8 +340,11 @@ where
             self.closing = Some(Close::DEAD);
         } else if self.session_due.is_some_and(|due| now >= due) && self.pending.is_empty() {
             self.closing = Some(Close::HANDSHAKE_TIMEOUT);
-        } else if self.refused_at.is_some_and(|at| now >= at + REFUSAL_LINGER) && self.pending.is_empty() {
-            self.closing = Some(Close::REFUSED);
+        } else if let Some((at, close)) = &self.refused
+            && now >= *at + REFUSAL_LINGER
+            && self.pending.is_empty()
+        {
+            self.closing = Some(close.clone());
         }
         if now >= self.next_ping {
             self.next_ping = now + timing.ping_interval;
@@ -393,13 +421,14 @@ where
         {
             return Poll::Ready(Event::Mail(mail));
         }
+        // Before the socket, which may always have more.
+        if self.stop.poll_unpin(cx).is_ready() {
+            return Poll::Ready(Event::Stop);
+        }
         match self.socket.poll_next_unpin(cx) {
             Poll::Ready(Some(Ok(message))) => return Poll::Ready(Event::Message(message)),
             Poll::Ready(Some(Err(_)) | None) => return Poll::Ready(Event::Lost),
             Poll::Pending => {}
-        }
-        if self.stop.poll_unpin(cx).is_ready() {
-            return Poll::Ready(Event::Stop);
         }
         self.poll_timer(cx).map(|()| Event::Timer)
     }
@@ -411,7 +440,7 @@ where
             Some(self.last_heard + timing.ping_interval + timing.ping_timeout),
             self.blocked_since.map(|since| since + timing.ping_timeout),
             self.session_due.filter(|_| self.pending.is_empty()),
-            self.refused_at.filter(|_| self.pending.is_empty()).map(|at| at + REFUSAL_LINGER),
+            self.refused.as_ref().filter(|_| self.pending.is_empty()).map(|(at, _)| *at + REFUSAL_LINGER),
         ];
         let due = due.into_iter().flatten().min().unwrap_or(self.next_ping);
         if self.timer.deadline() != due {

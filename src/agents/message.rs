@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+use crate::protocol::frames::ErrorBody;
+
 /// One WebSocket message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
@@ -15,6 +17,8 @@ pub enum Message {
     Pong(Bytes),
     /// The end of the connection.
     Close(Option<Close>),
+    /// Something that is no message, and how the connection ends for it.
+    Unreadable(Close),
 }
 
 /// Text as it came, sharing the received buffer.
@@ -73,10 +77,23 @@ impl Close {
     pub const HANDSHAKE_TIMEOUT: Self = Self { code: 1008, reason: "no session was opened in time" };
     /// The credential was refused.
     pub const REFUSED: Self = Self { code: 4001, reason: "the credential was refused" };
+    /// The credential could not be judged; the same one may be good later.
+    pub const TRY_AGAIN: Self = Self { code: 1013, reason: "the gateway's database does not answer; try again later" };
+    /// Not WebSocket's framing (RFC 6455 section 5).
+    pub const MALFORMED: Self = Self { code: 1002, reason: "not a valid WebSocket frame" };
+    /// Text that is not UTF-8.
+    pub const NOT_TEXT: Self = Self { code: 1007, reason: "a text message must be UTF-8" };
+    /// A message longer than this kind of connection takes.
+    pub const TOO_LONG: Self = Self { code: 1009, reason: "the message is longer than this connection takes" };
     /// A newer connection of the same agent took over.
     pub const SUPERSEDED: Self = Self { code: 4009, reason: "a newer connection of this agent took over" };
     /// The peer did not answer pings, or took nothing.
     pub const DEAD: Self = Self { code: 1011, reason: "no answer to pings" };
     /// The peer closed.
     pub const NORMAL: Self = Self { code: 1000, reason: "" };
+
+    /// How a connection ends that was left without a session by this refusal.
+    pub fn of_refusal(error: &ErrorBody) -> Self {
+        if error.code == "unavailable" { Self::TRY_AGAIN } else { Self::REFUSED }
+    }
 }

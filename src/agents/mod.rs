@@ -17,6 +17,8 @@ pub mod slots;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use connection::Connection;
@@ -49,10 +51,14 @@ pub struct OpenSession {
 pub struct Announce {
     /// The frame.
     pub text: Text,
+    /// When it came.
+    pub received: Instant,
     /// The sessions of the connection it came on, at that moment.
     pub by: Vec<OpenSession>,
     /// Where a refusal goes.
     pub reply: Arc<Mailbox>,
+    /// What it takes up on its connection, until this is dropped.
+    pub room: OwnedSemaphorePermit,
 }
 
 /// How long a connection may be silent.
@@ -96,7 +102,7 @@ impl Agents {
         for how in codes.into_iter().chain(["complete", "cancelled", "disconnected", "violation"]) {
             let _ = metrics.reads_ended.with_label_values(&[how]);
         }
-        for reason in ["lost", "1000", "1008", "1011", "1012", "4001", "4009"] {
+        for reason in ["lost", "1000", "1002", "1007", "1008", "1009", "1011", "1012", "1013", "4001", "4009"] {
             let _ = metrics.connections_ended.with_label_values(&[reason]);
         }
         for outcome in ["created", "unauthorized", "token_expired", "token_unbound", "forbidden"] {

@@ -48,7 +48,10 @@ where
             return;
         }
         let (agents, credential) = (Arc::clone(&self.agents), self.credential.clone());
-        let decide = async move { Decision::Hello(agents.gate.admit(credential.as_ref(), Some(&hello.agent)).await) };
+        let decide = async move {
+            let admitted = agents.gate.admit(credential.as_ref(), Some(&hello.agent)).await;
+            Decision::Hello(hello.event_id, admitted)
+        };
         self.pending.push(decide.boxed());
     }
 
@@ -60,7 +63,7 @@ where
                 tracing::info!(connection = %self.id, agent = %session.name, session = %session.id, "a session opened");
                 let envelope = self.envelope(event_id);
                 let agent_id = session.agent.as_str().trim_start_matches("agent:").to_owned();
-                self.send(&PlatformFrame::SessionCreated {
+                self.answer(&PlatformFrame::SessionCreated {
                     envelope,
                     session_id: session.id.clone(),
                     session: SessionInfo {
@@ -73,17 +76,17 @@ where
                 });
             }
             Decision::Create(event_id, agent, Err(error)) => self.refuse_session(event_id, agent, error),
-            Decision::Hello(Ok(admitted)) => {
+            Decision::Hello(event_id, Ok(admitted)) => {
                 let session = self.open(admitted);
                 tracing::info!(connection = %self.id, agent = %session.name, "a data connection is ready");
-                let envelope = self.envelope(None);
-                self.send(&PlatformFrame::DataReady { envelope });
+                let envelope = self.envelope(event_id);
+                self.answer(&PlatformFrame::DataReady { envelope });
             }
-            Decision::Hello(Err(error)) => {
+            Decision::Hello(event_id, Err(error)) => {
                 tracing::info!(connection = %self.id, code = error.code, "a data connection was refused");
-                let envelope = self.envelope(None);
-                self.send(&PlatformFrame::DataError { envelope, error });
-                self.closing = Some(Close::REFUSED);
+                let envelope = self.envelope(event_id);
+                self.closing = Some(Close::of_refusal(&error));
+                self.answer(&PlatformFrame::DataError { envelope, error });
             }
         }
     }
@@ -96,7 +99,7 @@ where
         };
         let Some(session) = found.cloned() else {
             let error = ErrorBody::new("bad_request", "session.update names no session of this connection");
-            self.session_error(None, None, error);
+            self.session_error(update.event_id.clone(), None, error);
             return;
         };
         if let Some(token) = &update.token {
@@ -110,7 +113,7 @@ where
             }
         }
         let envelope = self.envelope(update.event_id.clone());
-        self.send(&PlatformFrame::SessionUpdated { envelope, session_id: session.id });
+        self.answer(&PlatformFrame::SessionUpdated { envelope, session_id: session.id });
     }
 
     pub(super) fn on_session_end(&mut self, end: &SessionEnd) {
@@ -130,13 +133,14 @@ where
 
     /// A newer connection of this agent took over: its reads move there, and a connection without sessions closes.
     pub(super) fn on_superseded(&mut self, agent: &Principal) {
+        let name = self.sessions.iter().find(|session| session.agent == *agent).map(|session| session.name.to_string());
         self.end_sessions(|session| session.agent == *agent);
         self.end_reads(agent);
         if self.sessions.is_empty() && self.pending.is_empty() {
             self.closing = Some(Close::SUPERSEDED);
         } else {
             let error = ErrorBody::new("superseded", "a newer connection of this agent took over");
-            self.session_error(None, None, error);
+            self.session_error(None, name, error);
         }
     }
 
@@ -152,7 +156,7 @@ where
         }
         self.sessions.push(session.clone());
         self.session_due = None;
-        self.refused_at = None;
+        self.refused = None;
         session
     }
 
@@ -172,15 +176,16 @@ where
     fn refuse_session(&mut self, event_id: Option<String>, agent: Option<String>, error: ErrorBody) {
         self.agents.metrics.sessions.with_label_values(&[&error.code]).inc();
         tracing::info!(connection = %self.id, code = error.code, "a session was refused");
+        let close = Close::of_refusal(&error);
         self.session_error(event_id, agent, error);
         if self.sessions.is_empty() {
-            self.refused_at.get_or_insert_with(Instant::now);
+            self.refused.get_or_insert_with(|| (Instant::now(), close));
         }
     }
 
     fn session_error(&mut self, event_id: Option<String>, agent: Option<String>, error: ErrorBody) {
         let envelope = self.envelope(event_id);
-        self.send(&PlatformFrame::SessionError { envelope, agent, error });
+        self.answer(&PlatformFrame::SessionError { envelope, agent, error });
     }
 
     /// An envelope that echoes the event id it answers, or has one of its own.

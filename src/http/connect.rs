@@ -13,6 +13,8 @@ use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
 use http::HeaderMap;
 use serde::Deserialize;
 use tokio::sync::mpsc;
+use tokio_tungstenite::tungstenite;
+use tokio_tungstenite::tungstenite::error::ProtocolError;
 
 use super::error::Problem;
 use super::{AppState, auth};
@@ -31,7 +33,7 @@ const WRITE_BUFFER: usize = 16 * 1024;
 /// The connection's task flushes every 64 KiB; a single text frame stays below 1 MiB.
 const MAX_WRITE_BUFFER: usize = 4 * 1024 * 1024;
 /// Announcements of one connection that wait for their decision.
-const PENDING_ANNOUNCEMENTS: usize = 4;
+const PENDING_ANNOUNCEMENTS: usize = 64;
 
 /// The parts of the query that mean something here. A token is never logged.
 #[derive(Deserialize)]
@@ -77,8 +79,10 @@ async fn run(state: AppState, kind: Kind, credential: Option<Credential>, socket
 
 /// Decides the announcements of one connection in their order, beside its task.
 async fn decide(sets: Sets, mut announcements: mpsc::Receiver<Announce>) {
-    while let Some(Announce { text, by, reply }) = announcements.recv().await {
-        let Err(refusal) = sets.announce(&Announcer { sessions: by }, &text).await else { continue };
+    while let Some(Announce { text, received, by, reply, room }) = announcements.recv().await {
+        let outcome = sets.announce(&Announcer { sessions: by, received }, &text).await;
+        drop((text, room));
+        let Err(refusal) = outcome else { continue };
         let (event_id, sha256, error) = (refusal.event_id, refusal.sha256, refusal.error);
         if reply.send(PlatformFrame::ArtifactError { event_id, sha256, error }).is_err() {
             tracing::debug!("a refusal found its connection gone");
@@ -94,16 +98,27 @@ impl Stream for Socket {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.0.poll_next_unpin(cx).map(|next| {
-            next.map(|message| {
-                message.map(|message| match message {
-                    ws::Message::Text(text) => Message::Text(Text::new(Bytes::from(text))),
-                    ws::Message::Binary(bytes) => Message::Binary(bytes),
-                    ws::Message::Ping(bytes) => Message::Ping(bytes),
-                    ws::Message::Pong(bytes) => Message::Pong(bytes),
-                    ws::Message::Close(_) => Message::Close(None),
-                })
+            Some(match next? {
+                Ok(ws::Message::Text(text)) => Ok(Message::Text(Text::new(Bytes::from(text)))),
+                Ok(ws::Message::Binary(bytes)) => Ok(Message::Binary(bytes)),
+                Ok(ws::Message::Ping(bytes)) => Ok(Message::Ping(bytes)),
+                Ok(ws::Message::Pong(bytes)) => Ok(Message::Pong(bytes)),
+                Ok(ws::Message::Close(_)) => Ok(Message::Close(None)),
+                Err(error) => unreadable(error).map(Message::Unreadable),
             })
         })
+    }
+}
+
+/// How an error of the peer's making ends the connection. Any other is handed back: there is no connection any more.
+fn unreadable(error: axum::Error) -> Result<Close, axum::Error> {
+    let inner = error.into_inner();
+    match inner.downcast_ref::<tungstenite::Error>() {
+        Some(tungstenite::Error::Capacity(_)) => Ok(Close::TOO_LONG),
+        Some(tungstenite::Error::Utf8(_)) => Ok(Close::NOT_TEXT),
+        Some(tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake)) => Err(axum::Error::new(inner)),
+        Some(tungstenite::Error::Protocol(_)) => Ok(Close::MALFORMED),
+        _ => Err(axum::Error::new(inner)),
     }
 }
 
@@ -120,6 +135,8 @@ impl Sink<Message> for Socket {
             Message::Binary(bytes) => ws::Message::Binary(bytes),
             Message::Ping(bytes) => ws::Message::Ping(bytes),
             Message::Pong(bytes) => ws::Message::Pong(bytes),
+            // Only ever received.
+            Message::Unreadable(_) => return Ok(()),
             Message::Close(close) => {
                 ws::Message::Close(close.map(|Close { code, reason }| ws::CloseFrame { code, reason: reason.into() }))
             }

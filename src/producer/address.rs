@@ -1,7 +1,6 @@
 //! The gateway's URL, and what is dialled for it.
 
 use http::Uri;
-use http::uri::Scheme;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::protocol::AgentName;
@@ -21,14 +20,12 @@ pub enum InvalidGatewayUrl {
     /// Credentials in the URL.
     #[error("the URL holds a user name or password; give the token with --token")]
     Credentials,
-    /// TLS is not built in.
-    #[error("https and wss are not built into this agent; dial the gateway's plain listener or a local TLS proxy")]
-    Tls,
 }
 
 /// Where to dial and what to ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Address {
+    tls: bool,
     /// A name, or an IP address without brackets.
     pub(super) host: String,
     pub(super) port: u16,
@@ -48,10 +45,9 @@ impl Address {
         }
         let uri: Uri = url.trim().parse().map_err(|_| not_a_url())?;
         let scheme = uri.scheme().ok_or_else(not_a_url)?;
-        let default_port = match scheme.as_str() {
-            "ws" => 80,
-            "https" | "wss" => return Err(InvalidGatewayUrl::Tls),
-            _ if *scheme == Scheme::HTTP => 80,
+        let tls = match scheme.as_str() {
+            "http" | "ws" => false,
+            "https" | "wss" => true,
             other => return Err(InvalidGatewayUrl::Scheme(other.to_owned())),
         };
         let authority = uri.authority().ok_or_else(not_a_url)?;
@@ -64,8 +60,9 @@ impl Address {
             path => path,
         };
         Ok(Self {
+            tls,
             host: host.to_owned(),
-            port: authority.port_u16().unwrap_or(default_port),
+            port: authority.port_u16().unwrap_or(if tls { 443 } else { 80 }),
             authority: authority.as_str().to_owned(),
             path: path.to_owned(),
             query: uri.query().map(str::to_owned),
@@ -88,12 +85,12 @@ impl Address {
     /// The agent's own URL at this gateway: what a set names as its producer.
     pub(super) fn agent_url(&self, name: &AgentName) -> String {
         let name = utf8_percent_encode(name.as_str(), SEGMENT);
-        format!("http://{}/agents/{name}", self.authority)
+        format!("{}://{}/agents/{name}", if self.tls { "https" } else { "http" }, self.authority)
     }
 
     fn url(&self, query: Option<&str>) -> String {
         let (mark, query) = query.map_or(("", ""), |query| ("?", query));
-        format!("ws://{}{}{mark}{query}", self.authority, self.path)
+        format!("{}://{}{}{mark}{query}", if self.tls { "wss" } else { "ws" }, self.authority, self.path)
     }
 }
 
@@ -120,6 +117,15 @@ mod tests {
     }
 
     #[test]
+    fn tls_has_its_own_scheme_and_port() {
+        for url in ["https://gw.example", "wss://gw.example/ws"] {
+            let address = Address::parse(url).unwrap();
+            assert_eq!((address.port, address.control().as_str()), (443, "wss://gw.example/ws"));
+            assert_eq!(address.agent_url(&"mini".parse().unwrap()), "https://gw.example/agents/mini");
+        }
+    }
+
+    #[test]
     fn brackets_are_not_part_of_an_address() {
         let address = Address::parse("http://[::1]:9").unwrap();
         assert_eq!((address.host.as_str(), address.port), ("::1", 9));
@@ -136,12 +142,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_dialled_is_refused_without_repeating_secrets() {
-        use InvalidGatewayUrl::{Credentials, NotAUrl, Scheme, Tls};
+        use InvalidGatewayUrl::{Credentials, NotAUrl, Scheme};
         assert!(matches!(Address::parse("gw.example:8080"), Err(NotAUrl(_) | Scheme(_))));
         assert!(matches!(Address::parse("/ws"), Err(NotAUrl(_))));
         assert!(matches!(Address::parse(""), Err(NotAUrl(_))));
         assert!(matches!(Address::parse("ftp://gw.example"), Err(Scheme(_))));
-        assert_eq!(Address::parse("https://gw.example"), Err(Tls));
         let refused = Address::parse("http://me:secret@gw.example").unwrap_err();
         assert_eq!(refused, Credentials);
         assert!(!refused.to_string().contains("secret"));

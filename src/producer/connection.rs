@@ -7,7 +7,7 @@ use http::header::{AUTHORIZATION, HeaderValue, USER_AGENT};
 use http::{Request, StatusCode};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_tungstenite::client_async_with_config;
+use tokio_tungstenite::client_async_tls_with_config;
 use tokio_tungstenite::tungstenite;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_util::sync::CancellationToken;
@@ -99,7 +99,7 @@ impl Dialler {
         let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(unreachable)?;
         // Frames are written whole; waiting to fill a segment would only delay small ones.
         stream.set_nodelay(true).map_err(unreachable)?;
-        match client_async_with_config(request, stream, Some(Link::config())).await {
+        match client_async_tls_with_config(request, stream, Some(Link::config()), None).await {
             Ok((socket, _)) => Ok(Link::new(socket, relay)),
             Err(tungstenite::Error::Http(response)) => Err(match response.status() {
                 status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => Undialled::Refused(status),

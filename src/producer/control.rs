@@ -35,6 +35,7 @@ pub(super) async fn hold(
         Control { agent, announcements: Announcements::new(agent, sets), connected, ever_connected: false };
     let give_up = Instant::now() + agent.options.session_timeout;
     let mut failures = 0;
+    let mut earlier = None;
     loop {
         let started = Instant::now();
         let deadline = if control.ever_connected { started + agent.options.session_timeout } else { give_up };
@@ -54,8 +55,11 @@ pub(super) async fn hold(
             retry_in = retry_in.min(FIRST_RETRY_MAX);
         }
         if !control.ever_connected && Instant::now() + retry_in >= give_up {
-            return Err(AgentError::NotConnected { waited: agent.options.session_timeout, last: reason });
+            // An attempt that ran out of time says less than the one before it.
+            let last = earlier.filter(|_| Instant::now() >= give_up).unwrap_or(reason);
+            return Err(AgentError::NotConnected { waited: agent.options.session_timeout, last });
         }
+        earlier = Some(reason.clone());
         (agent.events)(AgentEvent::Disconnected { reason, retry_in });
         tokio::select! {
             () = sleep(retry_in) => {}

@@ -12,7 +12,7 @@ pub(super) fn fetch(fetch: Fetch) -> Fetched {
     Fetched { key: fetch.key, outcome: read_frames(fetch) }
 }
 
-fn read_frames(fetch: Fetch) -> std::io::Result<(OpenBlob, Vec<Bytes>)> {
+fn read_frames(mut fetch: Fetch) -> std::io::Result<(OpenBlob, Vec<Bytes>)> {
     let mut open = match fetch.open {
         Some(open) => open,
         None => fetch.blob.open()?,
@@ -23,10 +23,13 @@ fn read_frames(fetch: Fetch) -> std::io::Result<(OpenBlob, Vec<Bytes>)> {
     while offset < end {
         // At most DATA_PAYLOAD, so the cast cannot lose anything.
         let payload_len = (end - offset).min(DATA_PAYLOAD as u64) as usize;
-        let mut frame = DataFrame::header(&fetch.request_id, offset, payload_len);
-        let header_len = frame.len();
-        frame.resize(header_len + payload_len, 0);
-        open.read_at(offset, &mut frame[header_len..])?;
+        let header = DataFrame::header(&fetch.request_id, offset, 0);
+        // A buffer used before is still warm, and has its length already.
+        let mut frame = fetch.buffers.pop().unwrap_or_default();
+        frame.resize(header.len() + payload_len, 0);
+        let (head, payload) = frame.split_at_mut(header.len());
+        head.copy_from_slice(&header);
+        open.read_at(offset, payload)?;
         frames.push(frame.freeze());
         offset += payload_len as u64;
     }

@@ -6,7 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::protocol::limits::{MANIFEST_ENTRIES, PATH_BYTES, PATH_SEGMENT_BYTES, PATH_SEGMENTS};
+use crate::protocol::limits::MANIFEST_ENTRIES;
+use crate::protocol::manifest::path;
 
 /// A folder that cannot be published.
 #[derive(Debug, thiserror::Error)]
@@ -116,7 +117,7 @@ pub(super) fn scan(root: &Path, mut skipped: impl FnMut(String, SkipReason)) -> 
         for item in fs::read_dir(&folder).map_err(io_error(&folder))? {
             let item = item.map_err(io_error(&folder))?;
             let location = item.path();
-            let Some(path) = item.file_name().to_str().map(|name| format!("{prefix}{name}")) else {
+            let Some(relative) = item.file_name().to_str().map(|name| format!("{prefix}{name}")) else {
                 skipped(location.display().to_string(), SkipReason::Name);
                 continue;
             };
@@ -126,31 +127,23 @@ pub(super) fn scan(root: &Path, mut skipped: impl FnMut(String, SkipReason)) -> 
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(FolderError::Io { path: location, error }),
             };
-            if !publishable(&path) {
-                skipped(path, SkipReason::Name);
+            if path::check(&relative).is_err() {
+                skipped(relative, SkipReason::Name);
             } else if metadata.is_dir() {
-                folders.push((location, format!("{path}/")));
+                folders.push((location, format!("{relative}/")));
             } else if metadata.is_symlink() {
-                skipped(path, SkipReason::Link);
+                skipped(relative, SkipReason::Link);
             } else if !metadata.is_file() {
-                skipped(path, SkipReason::NotAFile);
+                skipped(relative, SkipReason::NotAFile);
             } else if found.len() == MANIFEST_ENTRIES {
                 return Err(FolderError::TooManyFiles(root));
             } else {
-                found.push(FoundFile { path, location, fingerprint: Fingerprint::of(&metadata) });
+                found.push(FoundFile { path: relative, location, fingerprint: Fingerprint::of(&metadata) });
             }
         }
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(found)
-}
-
-/// Whether a manifest can hold this path. What a directory listing cannot contain (`..`, `/`) needs no check here.
-fn publishable(path: &str) -> bool {
-    path.len() <= PATH_BYTES
-        && path.split('/').count() <= PATH_SEGMENTS
-        && path.split('/').all(|segment| segment.len() <= PATH_SEGMENT_BYTES)
-        && !path.contains(|c: char| c == '\\' || c.is_control())
 }
 
 #[cfg(test)]

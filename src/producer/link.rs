@@ -10,11 +10,11 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
-use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::protocol::frame::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{self, Bytes, Message};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 use super::fetch::fetch;
 use super::relay::{Fetched, Outgoing, Relay, Reply};
@@ -64,7 +64,7 @@ pub(super) enum Lost {
 
 /// An open connection.
 pub(super) struct Link {
-    socket: WebSocketStream<TcpStream>,
+    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
     relay: Relay,
     fetches: JoinSet<Fetched>,
     /// Text and ping frames that go before the next data frame.
@@ -99,7 +99,7 @@ impl Link {
             .max_frame_size(Some(RECEIVED_MAX))
     }
 
-    pub(super) fn new(socket: WebSocketStream<TcpStream>, relay: Relay) -> Self {
+    pub(super) fn new(socket: WebSocketStream<MaybeTlsStream<TcpStream>>, relay: Relay) -> Self {
         let now = Instant::now();
         let mut ping = interval_at(now + PING_EVERY, PING_EVERY);
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -206,14 +206,17 @@ impl Link {
         })
     }
 
-    /// Hands one frame to the socket once everything handed over before has left.
+    /// Hands one frame to the socket once everything handed over before has left, and flushes when there is none.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, Lost>> {
-        if self.outbox.is_empty() && !self.relay.has_outgoing() && !self.pending_write {
+        let idle = self.outbox.is_empty() && !self.relay.has_outgoing();
+        if idle && !self.pending_write {
             return Poll::Pending;
         }
-        // The socket writes at once (WRITE_AT), so it is ready only when nothing is left in it.
-        self.socket.poll_ready_unpin(cx).map(|ready| {
-            ready?;
+        // The socket writes at once (WRITE_AT), so it is ready only when nothing is left in it. TLS may still hold
+        // something, which only a flush moves.
+        let written = if idle { self.socket.poll_flush_unpin(cx) } else { self.socket.poll_ready_unpin(cx) };
+        written.map(|written| {
+            written?;
             self.pending_write = false;
             self.left = self.handed;
             let message = match self.outbox.pop_front() {
@@ -225,7 +228,10 @@ impl Link {
             };
             if let Some(message) = message {
                 self.pending_write = true;
+                let data = if let Message::Binary(frame) = &message { Some(frame.clone()) } else { None };
                 self.socket.start_send_unpin(message)?;
+                // The socket has copied the frame, masked, into its own buffer.
+                data.into_iter().for_each(|frame| self.relay.reuse(frame));
             }
             Ok(Step::Progress)
         })

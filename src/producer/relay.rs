@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::registry::{Blob, OpenBlob, Registry};
@@ -18,6 +18,9 @@ use crate::protocol::limits::{CONCURRENT_READS, CREDIT_DEFAULT, CREDIT_MAX, DATA
 /// Most frames of one read that are read from its file before they are sent: enough to keep a fast reader fed while
 /// the next are read, and 16 MiB over all reads.
 const READ_AHEAD: usize = 4;
+
+/// Most buffers kept for the next frames, 2 MiB in all.
+const SPARE_MAX: usize = 2 * READ_AHEAD;
 
 /// The reads that one process serves at once, shared by its connections.
 #[derive(Debug, Clone)]
@@ -38,6 +41,8 @@ pub(super) struct Relay {
     reads: VecDeque<Read>,
     replies: VecDeque<Reply>,
     next_key: u64,
+    /// Buffers of frames that have been sent.
+    spare: Vec<BytesMut>,
 }
 
 #[derive(Debug)]
@@ -88,6 +93,8 @@ pub(super) struct Fetch {
     pub(super) offset: u64,
     /// Over all frames; every frame but the last is full.
     pub(super) length: u64,
+    /// To read into, before new ones are made.
+    pub(super) buffers: Vec<BytesMut>,
 }
 
 /// What a [`Fetch`] came to.
@@ -100,7 +107,7 @@ pub(super) struct Fetched {
 
 impl Relay {
     pub(super) fn new(registry: Arc<Registry>, slots: Slots) -> Self {
-        Self { registry, slots, reads: VecDeque::new(), replies: VecDeque::new(), next_key: 0 }
+        Self { registry, slots, reads: VecDeque::new(), replies: VecDeque::new(), next_key: 0, spare: Vec::new() }
     }
 
     /// Takes a `blob.read` in. Everything wrong with it is answered with a `blob.error`.
@@ -180,7 +187,17 @@ impl Relay {
             open: read.open.take(),
             offset,
             length,
+            buffers: self.spare.split_off(self.spare.len().saturating_sub(READ_AHEAD)),
         })
+    }
+
+    /// Takes a sent frame's buffer back.
+    pub(super) fn reuse(&mut self, frame: Bytes) {
+        if self.spare.len() < SPARE_MAX
+            && let Ok(buffer) = frame.try_into_mut()
+        {
+            self.spare.push(buffer);
+        }
     }
 
     /// Takes what a fetch brought. It is dropped when its read is gone.

@@ -76,7 +76,7 @@ impl Sets {
     ///
     /// A frame of another type is `None`: frames too long for their connection's task come here unread.
     pub async fn announce(&self, by: &Announcer, text: &Text) -> Result<Option<Accepted>, Refusal> {
-        let deadline = Instant::now() + self.limits.deadline;
+        let deadline = by.received + self.limits.deadline;
         let outcome = match tokio::time::timeout_at(deadline, self.decide(by, text, deadline)).await {
             Ok(outcome) => outcome,
             Err(_) => {

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::agents::OpenSession;
@@ -29,6 +30,8 @@ pub use list::{EntryItem, EntryList, SetItem, SetList};
 pub struct Announcer {
     /// The control sessions open on it. Several agents may share a connection.
     pub sessions: Vec<OpenSession>,
+    /// When the announcement came: how long it waited for its turn counts as well.
+    pub received: Instant,
 }
 
 /// A set that is kept.
@@ -64,7 +67,7 @@ pub struct SetLimits {
     pub quota: Quota,
     /// Bytes of announcements that are worked on at once, over all connections.
     pub budget_bytes: u32,
-    /// How long a decision may take. The SDK takes silence for acceptance after 2 s.
+    /// How long after it came an announcement is decided. The SDK takes silence for acceptance after 2 s.
     pub deadline: Duration,
 }
 

@@ -43,6 +43,10 @@ impl Store {
     /// Takes a name for a principal unless another one holds it: the first principal wins. `now` is in Unix
     /// milliseconds.
     pub async fn claim_name(&self, name: &AgentName, principal: &Principal, now: i64) -> Result<Claim, StoreError> {
+        // Nearly every claim is an agent that comes back, whose name changes nothing about who can read what.
+        if self.see_again(name, principal, now).await? {
+            return Ok(Claim::Held);
+        }
         let (store, name, principal) = (self.clone(), name.clone(), principal.clone());
         self.write(async move {
             let mut tx = store.begin().await?;
@@ -60,6 +64,23 @@ impl Store {
             .rows_affected();
             tx.commit().await?;
             Ok(if held > 0 { Claim::Held } else { Claim::Foreign })
+        })
+        .await
+    }
+
+    /// Notes that an agent uses a name that it holds. Whether it holds it.
+    async fn see_again(&self, name: &AgentName, principal: &Principal, now: i64) -> Result<bool, StoreError> {
+        let (store, name, principal) = (self.clone(), name.clone(), principal.clone());
+        self.note(async move {
+            let mut tx = store.begin().await?;
+            let seen = sqlx::query("UPDATE agents SET last_seen_at = $3 WHERE name = $1 AND principal = $2")
+                .bind(name.as_str())
+                .bind(principal.as_str())
+                .bind(now)
+                .execute(&mut *tx)
+                .await?;
+            tx.commit().await?;
+            Ok(seen.rows_affected() > 0)
         })
         .await
     }

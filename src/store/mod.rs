@@ -107,11 +107,28 @@ impl Store {
         write: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
     ) -> Result<T, StoreError> {
         let store = self.clone();
-        let task = self.0.tasks.spawn(async move {
+        self.run_to_its_end(async move {
             let outcome = store.bounded(write).await;
             store.0.generation.fetch_add(1, Ordering::SeqCst);
             outcome
-        });
+        })
+        .await
+    }
+
+    /// The same for a write that changes nothing about who can read what: answers that were remembered stay good.
+    async fn note<T: Send + 'static>(
+        &self,
+        write: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let store = self.clone();
+        self.run_to_its_end(async move { store.bounded(write).await }).await
+    }
+
+    async fn run_to_its_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let task = self.0.tasks.spawn(work);
         task.await.unwrap_or_else(|_| Err(StoreError::Unavailable("the write was broken off".to_owned())))
     }
 

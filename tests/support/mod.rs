@@ -9,6 +9,7 @@ pub mod gateway;
 pub mod log;
 pub mod platform;
 pub mod sample;
+pub mod wire;
 
 mod socket;
 
@@ -17,3 +18,4 @@ pub use behaviour::{Behaviour, Fault};
 pub use gateway::{Answer, Client, Download, Gateway, eventually, set_file, span};
 pub use log::{Event, Kind, What};
 pub use sample::{SampleSet, bytes, sha256};
+pub use wire::Wire;

@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
 use tokio_tungstenite::tungstenite::protocol::frame::CloseFrame;
-use tokio_tungstenite::tungstenite::{Bytes, Message};
+use tokio_tungstenite::tungstenite::{Bytes, Error, Message};
 use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
 
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -52,6 +52,11 @@ impl Platform {
 
     /// The next connection.
     pub async fn accept(&self) -> Peer {
+        self.try_accept().await.unwrap()
+    }
+
+    /// The next connection, which may not speak WebSocket.
+    pub async fn try_accept(&self) -> Result<Peer, Error> {
         let (stream, _) = within(self.listener.accept()).await.unwrap();
         let (mut path, mut headers) = (String::new(), HeaderMap::new());
         #[expect(clippy::result_large_err, reason = "the type is the WebSocket crate's")]
@@ -60,8 +65,8 @@ impl Platform {
             headers = request.headers().clone();
             Ok(response)
         };
-        let socket = within(accept_hdr_async(stream, callback)).await.unwrap();
-        Peer { socket, path, headers, passed: Vec::new() }
+        let socket = within(accept_hdr_async(stream, callback)).await?;
+        Ok(Peer { socket, path, headers, passed: Vec::new() })
     }
 
     /// Answers the next upgrade with a status.

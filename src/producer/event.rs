@@ -1,0 +1,115 @@
+//! What an agent tells while it runs.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::folder::SkipReason;
+use crate::protocol::{SessionId, Sha256};
+
+/// What happened, for the terminal and for tests. [`Display`](fmt::Display) prints one line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AgentEvent {
+    /// Something in the folder is not published.
+    Skipped {
+        /// Relative to the folder.
+        path: String,
+        /// Why.
+        reason: SkipReason,
+    },
+    /// Hashing has come this far.
+    Hashing {
+        /// Bytes hashed.
+        done_bytes: u64,
+        /// Bytes in all.
+        total_bytes: u64,
+    },
+    /// The folder is hashed and can be served.
+    Published {
+        /// The manifest's identity.
+        sha256: Sha256,
+        /// How many files.
+        files: usize,
+        /// Their bytes.
+        bytes: u64,
+    },
+    /// The folder could not be published again; the last set stays.
+    PublishFailed {
+        /// Why.
+        reason: String,
+    },
+    /// A session is open on the control connection.
+    Connected {
+        /// The control session.
+        session: SessionId,
+    },
+    /// The control connection is gone, or could not be made.
+    Disconnected {
+        /// Why.
+        reason: String,
+        /// When the next attempt starts.
+        retry_in: Duration,
+    },
+    /// The data connection is in use.
+    DataConnected,
+    /// The data connection is gone, or could not be made.
+    DataDisconnected {
+        /// Why.
+        reason: String,
+        /// When the next attempt starts.
+        retry_in: Duration,
+    },
+    /// The announcement has been sent.
+    Announced {
+        /// The manifest's identity.
+        sha256: Sha256,
+    },
+    /// Nobody refused the announcement within the confirm window.
+    Accepted {
+        /// The manifest's identity.
+        sha256: Sha256,
+    },
+    /// The connection ended within the confirm window, so whether the set was accepted is not known.
+    Unconfirmed {
+        /// The manifest's identity.
+        sha256: Sha256,
+    },
+    /// The gateway refused an announcement (`artifact.error`).
+    Refused {
+        /// The manifest named in the refusal, as it was written there.
+        sha256: String,
+        /// The gateway's code.
+        code: String,
+        /// The gateway's message.
+        message: String,
+    },
+}
+
+impl fmt::Display for AgentEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Skipped { path, reason } => write!(f, "skipped {path:?}: {reason}"),
+            Self::Hashing { done_bytes, total_bytes } => write!(f, "hashed {done_bytes} of {total_bytes} bytes"),
+            Self::Published { sha256, files, bytes } => {
+                write!(f, "published {files} files, {bytes} bytes, as sha256:{sha256}")
+            }
+            Self::PublishFailed { reason } => write!(f, "not published again: {reason}"),
+            Self::Connected { session } => write!(f, "connected, session {session}"),
+            Self::Disconnected { reason, retry_in } => {
+                write!(f, "not connected: {reason}; trying again in {retry_in:?}")
+            }
+            Self::DataConnected => f.write_str("data connection open"),
+            Self::DataDisconnected { reason, retry_in } => {
+                write!(f, "no data connection: {reason}; trying again in {retry_in:?}")
+            }
+            Self::Announced { sha256 } => write!(f, "announced sha256:{sha256}"),
+            Self::Accepted { sha256 } => write!(f, "accepted sha256:{sha256}"),
+            Self::Unconfirmed { sha256 } => {
+                write!(f, "sha256:{sha256} may not have been accepted: the connection ended")
+            }
+            Self::Refused { sha256, code, message } => {
+                write!(f, "artifact.error for sha256:{sha256}: {code}: {message}")
+            }
+        }
+    }
+}
