@@ -19,11 +19,13 @@ use crate::protocol::{AgentName, Sha256};
 const OCTET_STREAM: &str = "application/octet-stream";
 
 /// The three routes that name a blob by its hash.
+pub const ROUTES: [&str; 3] =
+    ["/artifacts/blobs/{name}", "/agents/{agent}/artifacts/blobs/{name}", "/api/blob/cas/{hex}"];
+
+/// What answers on [`ROUTES`].
 pub fn routes() -> Router<AppState> {
-    Router::new()
-        .route("/artifacts/blobs/{name}", get(any_agent))
-        .route("/agents/{agent}/artifacts/blobs/{name}", get(one_agent))
-        .route("/api/blob/cas/{hex}", get(by_hex))
+    let [any, one, cas] = ROUTES;
+    Router::new().route(any, get(any_agent)).route(one, get(one_agent)).route(cas, get(by_hex))
 }
 
 async fn any_agent(

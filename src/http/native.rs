@@ -21,6 +21,9 @@ use crate::store::Cursor;
 /// The media type of a manifest's canonical bytes (specification section 2).
 pub const MANIFEST_TYPE: &str = "application/vnd.webagents.artifact-set+json";
 
+/// Where a file of a set is.
+pub const FILE_ROUTE: &str = "/v1/chats/{chat}/sets/{set}/files/{*path}";
+
 /// Most sets on a page, and how many there are when nobody says.
 const SETS_PAGE: u32 = 200;
 const SETS_PAGE_DEFAULT: u32 = 50;
@@ -40,7 +43,7 @@ pub fn routes() -> Router<AppState> {
 pub fn downloads() -> Router<AppState> {
     Router::new()
         .route("/v1/chats/{chat}/sets/{set}", get(manifest))
-        .route("/v1/chats/{chat}/sets/{set}/files/{*path}", get(file))
+        .route(FILE_ROUTE, get(file))
 }
 
 /// A page of a list. The cursor is read by the handler, after it is clear that the caller may see the list.
