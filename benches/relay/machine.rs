@@ -1,0 +1,93 @@
+//! What the figures were measured on, and what the kernel says of its sockets.
+
+use std::fmt;
+use std::fs;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::stage::{Place, SLUICE};
+
+/// Bytes in a page of the kernel's memory, on every machine that this was run on.
+const PAGE: u64 = 4096;
+
+/// The machine and the versions of what runs on it.
+#[derive(Debug)]
+pub struct Machine {
+    facts: Vec<(&'static str, String)>,
+}
+
+/// Looks around.
+pub fn describe(place: &Place) -> Machine {
+    let cores = std::thread::available_parallelism().map_or_else(|_| "?".to_owned(), |cores| cores.to_string());
+    let model = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown CPU".to_owned());
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    Machine {
+        facts: vec![
+            ("machine", format!("{cores} cores, {model}, Linux {}", kernel.trim())),
+            ("load", load()),
+            ("sluice", version(SLUICE, "--version")),
+            (
+                "nginx",
+                place.nginx().map_or_else(|| "not installed: no rows beside it".into(), |path| version(path, "-v")),
+            ),
+            ("file", format!("{} bytes on {}", place.file_bytes, place.dir().display())),
+        ],
+    }
+}
+
+impl Machine {
+    /// The facts by name.
+    pub fn to_json(&self) -> Value {
+        self.facts.iter().map(|(name, fact)| ((*name).to_owned(), json!(fact))).collect()
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<_> = self.facts.iter().map(|(name, fact)| format!("{name:<8} {fact}")).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+/// How many tasks wanted a processor over the last minute: above the number of cores, figures suffer.
+pub fn load() -> String {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split(' ').next().unwrap_or("?").to_owned()
+}
+
+/// Bytes that all of the machine's TCP sockets hold in the kernel.
+pub fn tcp_memory() -> u64 {
+    let sockstat = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
+    let words = sockstat.lines().find(|line| line.starts_with("TCP:")).unwrap_or_default().split(' ');
+    words.skip_while(|word| *word != "mem").nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * PAGE
+}
+
+/// What the kernel holds for each socket of a local port, in bytes, both directions together. Empty without `ss`.
+pub fn socket_memory(port: u16) -> Vec<f64> {
+    let listed = Command::new("ss").args(["-tmnH", "state", "established", &format!("( sport = :{port} )")]).output();
+    let Ok(listed) = listed else { return Vec::new() };
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    // skmem:(r0,rb131072,t0,tb87040,f0,w0,o0,bl0,d0): r is received and not read, w is written and not acknowledged.
+    let memories =
+        text.lines().filter_map(|line| line.split_once("skmem:(").and_then(|(_, rest)| rest.split_once(')')));
+    let held = |fields: &str| -> f64 {
+        let digits = |name: char| fields.split(',').find_map(|field| field.strip_prefix(name)?.parse::<f64>().ok());
+        digits('r').unwrap_or(0.0) + digits('w').unwrap_or(0.0)
+    };
+    memories.map(|(fields, _)| held(fields)).collect()
+}
+
+/// What a program says of itself, on whichever stream.
+fn version(program: &str, flag: &str) -> String {
+    let Ok(said) = Command::new(program).arg(flag).output() else { return "unknown".to_owned() };
+    let said = [said.stdout, said.stderr].concat();
+    String::from_utf8_lossy(&said).lines().next().unwrap_or("unknown").to_owned()
+}
+
+/// The first line of a file that begins with `name`, after its colon.
+pub fn field(file: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(file).ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
