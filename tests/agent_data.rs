@@ -1,4 +1,5 @@
 //! Data connections and takeovers, over real sockets against the whole gateway.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
 

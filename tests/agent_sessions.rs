@@ -1,4 +1,5 @@
 //! Agents' sessions and the life of their connections, over real sockets against the whole gateway.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
 
