@@ -26,7 +26,7 @@ use super::reads::{self, Dropped, Outcome, Reads};
 use super::registry::{ConnectionId, Kind};
 use super::slots::Slots;
 use super::{Agents, Announce, OpenSession};
-use crate::protocol::frames::{AgentFrame, ErrorBody, PlatformFrame};
+use crate::protocol::frames::{AgentFrame, ErrorBody, InvalidFrame, PlatformFrame};
 use crate::protocol::limits::MANIFEST_BYTES;
 use crate::protocol::{Principal, RequestId};
 use crate::read::Violation;
@@ -207,15 +207,7 @@ where
     fn on_message(&mut self, message: Message) {
         self.last_heard = Instant::now();
         match message {
-            Message::Text(text) if text.len() > PARSED_HERE => match self.kind {
-                Kind::Control => self.hand_up(text),
-                Kind::Data => self.strike(Violation::MalformedText),
-            },
-            Message::Text(text) => match AgentFrame::parse(text.as_str()) {
-                Ok(AgentFrame::Announcement(_)) => self.hand_up(text),
-                Ok(frame) => self.on_frame(frame),
-                Err(_) => self.strike(Violation::MalformedText),
-            },
+            Message::Text(text) => self.on_text(text),
             Message::Binary(bytes) => self.on_data(bytes),
             Message::Unreadable(close) => self.closing = Some(close),
             Message::Ping(_) | Message::Pong(_) | Message::Close(_) => {}
@@ -223,6 +215,19 @@ where
         // The timer is polled when there is nothing to read, which an agent could see to that there never is.
         if self.last_heard >= self.timer.deadline() {
             self.on_timer();
+        }
+    }
+
+    fn on_text(&mut self, text: Text) {
+        let parsed = (text.len() <= PARSED_HERE).then(|| AgentFrame::parse(text.as_str()));
+        match parsed {
+            // A malformed announcement too: only an answer keeps its sender from taking silence for acceptance.
+            None | Some(Ok(AgentFrame::Announcement(_)) | Err(InvalidFrame::Announcement(_))) => match self.kind {
+                Kind::Control => self.hand_up(text),
+                Kind::Data => self.strike(Violation::MalformedText),
+            },
+            Some(Ok(frame)) => self.on_frame(frame),
+            Some(Err(_)) => self.strike(Violation::MalformedText),
         }
     }
 

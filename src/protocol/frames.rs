@@ -21,6 +21,9 @@ pub enum InvalidFrame {
     /// Not a JSON object, or a member of the wrong type.
     #[error("not a frame: {0}")]
     Json(#[from] serde_json::Error),
+    /// An `artifact.manifest` whose own members are wrong. Unlike other frames it has to be answered.
+    #[error("not an announcement: {0}")]
+    Announcement(serde_json::Error),
     /// An object without a string `type`.
     #[error("the frame has no type")]
     NoType,
@@ -103,7 +106,7 @@ impl<'a> AgentFrame<'a> {
             "data.hello" => Self::DataHello(serde_json::from_str(text)?),
             "blob.end" => Self::BlobEnd(serde_json::from_str(text)?),
             "blob.error" => Self::BlobError(serde_json::from_str(text)?),
-            "artifact.manifest" => Self::Announcement(serde_json::from_str(text)?),
+            "artifact.manifest" => Self::Announcement(serde_json::from_str(text).map_err(InvalidFrame::Announcement)?),
             _ => Self::Unknown(kind.into_owned()),
         })
     }

@@ -284,7 +284,7 @@ impl Gateway {
 
     /// A client that is to be changed before it asks.
     pub fn client(&self) -> Client {
-        Client { address: self.address(), http2: false, receive_buffer: None }
+        Client::of(self.address())
     }
 
     /// GET, whole. Without a token when that is empty.
@@ -331,6 +331,11 @@ pub struct Client {
 }
 
 impl Client {
+    /// A client of whatever listens there.
+    pub fn of(address: SocketAddr) -> Self {
+        Self { address, http2: false, receive_buffer: None }
+    }
+
     /// Speaks HTTP/2 with prior knowledge instead of HTTP/1.1.
     pub fn http2(mut self) -> Self {
         self.http2 = true;

@@ -8,6 +8,7 @@ pub mod db;
 pub mod gateway;
 pub mod log;
 pub mod platform;
+pub mod proxy;
 pub mod sample;
 pub mod wire;
 

@@ -83,13 +83,18 @@ impl Wire {
 
     /// The next message, pings of the gateway aside; `None` when the connection ends without a close.
     pub async fn next(&mut self) -> Option<Message> {
-        loop {
-            match within(self.socket.next()).await {
-                Some(Ok(Message::Ping(_))) => {}
-                Some(Ok(message)) => return Some(message),
-                Some(Err(_)) | None => return None,
+        // The deadline is for all of it: a gateway that only pings has nothing to say.
+        let socket = &mut self.socket;
+        let next = async move {
+            loop {
+                match socket.next().await {
+                    Some(Ok(Message::Ping(_))) => {}
+                    Some(Ok(message)) => return Some(message),
+                    Some(Err(_)) | None => return None,
+                }
             }
-        }
+        };
+        within(next).await
     }
 
     /// The next message, which is this kind of text frame.
