@@ -24,8 +24,8 @@ struct Fixture {
     header: String,
     token: String,
     folder: tempfile::TempDir,
-    _agent: Process,
-    _served: tempfile::TempDir,
+    agent: Option<Process>,
+    served: tempfile::TempDir,
 }
 
 impl Fixture {
@@ -42,7 +42,7 @@ impl Fixture {
         let (url, token) = (gateway.file_url(&set, NAME), gateway.reader_token());
         let header = format!("Authorization: Bearer {token}");
         let folder = tempfile::tempdir().unwrap();
-        Self { gateway, cable, bytes, url, header, token, folder, _agent: agent, _served: served }
+        Self { gateway, cable, bytes, url, header, token, folder, agent: Some(agent), served }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -63,6 +63,10 @@ impl Fixture {
     /// The cable was cut once while something was downloaded, and the agent was asked for the rest.
     fn assert_was_cut(&self) {
         assert_eq!(self.cable.cuts(), 1);
+        self.assert_resumed();
+    }
+
+    fn assert_resumed(&self) {
         let metrics = self.gateway.ops("/metrics");
         let resumed =
             metrics.lines().find_map(|line| line.strip_prefix("sluice_resumes_total{reason=\"disconnected\"} "));
@@ -160,6 +164,24 @@ fn curl_sees_nothing_of_an_agent_that_comes_back() {
         it.assert_whole(&it.path("file"));
         it.assert_was_cut();
     }
+}
+
+#[test]
+fn curl_sees_nothing_of_an_agent_that_is_started_again() {
+    let Some(curl) = tool("curl") else { return };
+    let mut it = Fixture::of(64 * MIB);
+    let mut reading = it.command(&curl, &["-q", "-sS", "-f", "-H", &it.header, &it.url]);
+    let mut child = reading.stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut got = vec![0; 3_000_000];
+    stdout.read_exact(&mut got).unwrap();
+    // Most of the file has not left the agent, because nobody has taken it.
+    drop(it.agent.take());
+    it.agent = Some(it.gateway.agent(it.served.path(), it.cable.address).0);
+    stdout.read_to_end(&mut got).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(got == it.bytes, "{} bytes of {}", got.len(), it.bytes.len());
+    it.assert_resumed();
 }
 
 #[test]

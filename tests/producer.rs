@@ -128,6 +128,17 @@ async fn a_folder_is_announced_and_served_with_credit() {
 }
 
 #[tokio::test]
+async fn nobody_is_told_of_an_agent_that_cannot_serve_yet() {
+    let dir = folder(&[("large.bin", &bytes(4, 9 << 20))]);
+    let platform = Platform::start().await;
+    let mut agent = Running::start(options(dir.path(), &platform));
+    let _peer = platform.accept().await;
+    let events: Vec<_> = std::iter::from_fn(|| agent.events.try_recv().ok()).collect();
+    assert!(events.iter().any(|event| matches!(event, AgentEvent::Published { files: 1, .. })), "{events:?}");
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn nothing_is_sent_without_credit_and_control_frames_pass_data() {
     const FRAMES: usize = 256;
     let large = bytes(2, FRAMES * 256 * 1024);

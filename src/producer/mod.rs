@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch as latest};
+use tokio::sync::{mpsc, oneshot, watch as latest};
 use tokio_util::sync::CancellationToken;
 
 pub use address::InvalidGatewayUrl;
@@ -182,14 +182,23 @@ pub async fn run(
 
     // One set may wait to be announced while the next is hashed.
     let (sets, to_announce) = mpsc::channel(1);
+    let (looked, first_look) = oneshot::channel();
     let (session, sessions) = latest::channel(false);
     let publishing = async {
         tokio::select! {
-            ended = watch::publish(publisher, &agent.options, sets, events) => ended,
+            ended = watch::publish(publisher, &agent.options, sets, looked, events) => ended,
             () = shutdown.cancelled() => Ok(()),
         }
     };
-    tokio::try_join!(publishing, control::hold(&agent, to_announce, session), data::hold(&agent, sessions))?;
+    let connecting = async {
+        // An agent that is online before it can serve refuses the reads of transfers that waited for it.
+        tokio::select! {
+            _ = first_look => {}
+            () = shutdown.cancelled() => return Ok(()),
+        }
+        tokio::try_join!(control::hold(&agent, to_announce, session), data::hold(&agent, sessions)).map(drop)
+    };
+    tokio::try_join!(publishing, connecting)?;
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use notify::{EventKind, RecursiveMode, Watcher as _};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::publish::{PublishError, PublishedSet, Publisher};
@@ -14,7 +14,7 @@ use super::{AgentError, AgentEvent, AgentOptions, EventSink};
 /// How many quiet times a busy folder is waited for.
 const SETTLES_AT_MOST: u32 = 20;
 
-/// Publishes into `sets`. Returns only with an error: the caller's other futures decide when it is over.
+/// Publishes into `sets`, and tells `looked` when the folder was looked at for the first time. Returns only with an error: the caller's other futures decide when it is over.
 ///
 /// # Errors
 /// The first publication failing, unless the folder is watched and may still become publishable; the folder not being
@@ -23,11 +23,12 @@ pub(super) async fn publish(
     mut publisher: Publisher,
     options: &AgentOptions,
     sets: mpsc::Sender<PublishedSet>,
+    looked: oneshot::Sender<()>,
     events: EventSink,
 ) -> Result<(), AgentError> {
     // Watching starts before the first look, so that no change falls between the two.
     let changes = options.watch.then(|| Changes::of(options)).transpose()?;
-    let mut first = true;
+    let mut looked = Some(looked);
     loop {
         let published;
         (publisher, published) = publish_once(publisher).await?;
@@ -36,10 +37,13 @@ pub(super) async fn publish(
             (Ok(Some(set)), _) => _ = sets.send(set).await,
             (Ok(None), _) => {}
             (Err(error), None) => return Err(error.into()),
-            (Err(error), Some(_)) if first && !error.is_passing() => return Err(error.into()),
+            (Err(error), Some(_)) if looked.is_some() && !error.is_passing() => return Err(error.into()),
             (Err(error), Some(_)) => events(AgentEvent::PublishFailed { reason: error.to_string() }),
         }
-        first = false;
+        if let Some(looked) = looked.take() {
+            // Nobody listens only when everything is being dropped.
+            _ = looked.send(());
+        }
         match &changes {
             Some(changes) => changes.settled(options.settle).await,
             None => pending().await,
