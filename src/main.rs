@@ -11,15 +11,14 @@ use sluice::logging::{self, LogFormat};
 use sluice::producer::{self, AgentOptions};
 use sluice::{app, cli::token};
 
-/// Frames are allocated and freed by the thousand a second, each too large for the system's allocator to keep: it would
-/// give the memory back and have it zeroed again every time.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// The command line was misunderstood.
 const USAGE: u8 = 2;
 
+/// A block whose size decides how much freed memory the allocator keeps.
+const KEPT_BYTES: usize = 4 * 1024 * 1024;
+
 fn main() -> ExitCode {
+    keep_freed_memory();
     let outcome = match cli::parse(std::env::args_os()) {
         Ok(cli) => run(cli.command),
         Err(Answer::Text(text)) => print(&text),
@@ -35,6 +34,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Receive buffers are allocated and freed by the thousand a second. glibc gives such blocks back to the system, which has
+/// to zero them again each time, until it has seen a larger one freed: from then on it keeps twice that (mallopt(3), the
+/// dynamic mmap threshold). Other allocators take no notice.
+fn keep_freed_memory() {
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(KEPT_BYTES)));
 }
 
 fn run(command: Command) -> anyhow::Result<()> {

@@ -91,10 +91,10 @@ struct InPlace {
 }
 
 impl InPlace {
-    /// More than copying a few frames takes.
-    const QUICK: Duration = Duration::from_millis(2);
+    /// Far more than copying a few frames takes, also when other tasks have the processor in between.
+    const QUICK: Duration = Duration::from_millis(10);
     /// Fetches made elsewhere before the next try.
-    const AWAY: u32 = 256;
+    const AWAY: u32 = 64;
 
     fn is_due(&mut self) -> bool {
         self.elsewhere = self.elsewhere.saturating_sub(1);

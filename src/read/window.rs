@@ -2,17 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use crate::protocol::limits::{CREDIT_DEFAULT, CREDIT_MAX, DATA_PAYLOAD};
+use crate::protocol::limits::{CREDIT_MAX, DATA_PAYLOAD};
 
 const FRAME: f64 = DATA_PAYLOAD as f64;
 /// The shortest time over which a pace is measured.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
-/// From this pace on (bytes a second), two more frames keep the path busy while tasks take turns on the processors.
+/// From this pace on (bytes a second), more frames keep the path busy while tasks take turns on the processors, and
+/// make fewer credit frames do.
 const FAST: f64 = 16.0 * 1024.0 * 1024.0;
+/// Up to this pace, the frame that is being written to the reader lasts far longer than the next one takes to come.
+const SLOW: f64 = 2.0 * 1024.0 * 1024.0;
 
 /// Sizes the window from what is observed: the reader's pace, and the time from granting credit to the first frame
-/// that uses it. It starts at 4 frames, grows while a longer path would leave the reader waiting (pace x round-trip
-/// time), and shrinks to 2 for a reader that drains slowly.
+/// that uses it. It grows while a longer path would leave the reader waiting (pace x round-trip time), and shrinks to 1
+/// for a reader that drains slowly.
 #[derive(Debug, Clone)]
 pub struct Window {
     frames: u32,
@@ -21,16 +24,20 @@ pub struct Window {
     interval: Option<(Instant, u64)>,
 }
 
-impl Default for Window {
-    fn default() -> Self {
-        Self { frames: CREDIT_DEFAULT, pace: None, round_trip: None, interval: None }
-    }
-}
-
 impl Window {
+    /// A window of so many frames until a pace was measured.
+    pub fn starting(frames: u32) -> Self {
+        Self { frames: frames.clamp(1, CREDIT_MAX), pace: None, round_trip: None, interval: None }
+    }
+
     /// The window, in frames.
     pub fn frames(&self) -> u32 {
         self.frames
+    }
+
+    /// Whether the reader takes bytes about as fast as they come.
+    pub fn is_fast(&self) -> bool {
+        self.pace.is_some_and(|pace| pace >= FAST)
     }
 
     /// The reader's pace in bytes a second, once it has been measured.
@@ -52,7 +59,11 @@ impl Window {
         }
         let measured = *total as f64 / elapsed.as_secs_f64();
         self.interval = Some((now, 0));
-        self.pace = Some(self.pace.map_or(measured, |pace| (pace + measured) / 2.0));
+        self.pace = Some(match self.pace {
+            // The first bytes of a slow reader rush into the buffers on the way.
+            Some(pace) if measured >= pace / 4.0 => (pace + measured) / 2.0,
+            _ => measured,
+        });
         self.resize();
     }
 
@@ -67,7 +78,11 @@ impl Window {
     fn resize(&mut self) {
         let (Some(pace), Some(round_trip)) = (self.pace, self.round_trip) else { return };
         let in_flight = (1.25 * pace * round_trip.as_secs_f64() / FRAME).ceil().max(1.0);
-        let spare = if pace >= FAST { 3.0 } else { 1.0 };
+        let spare = match pace {
+            _ if self.is_fast() => 7.0,
+            slow if slow <= SLOW => 0.0,
+            _ => 1.0,
+        };
         // Both bounds are small integers; the cast cannot wrap.
         self.frames = (in_flight + spare).min(f64::from(CREDIT_MAX)) as u32;
     }
@@ -80,7 +95,7 @@ mod tests {
     /// A reader that takes `pace` bytes a second through a path of `round_trip`, for `seconds`.
     fn settle(pace: f64, round_trip: Duration, seconds: f64) -> Window {
         let start = Instant::now();
-        let mut window = Window::default();
+        let mut window = Window::starting(4);
         let mut time = 0.0;
         while time < seconds {
             window.round_trip(round_trip);
@@ -93,14 +108,14 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_holds_two_frames() {
-        assert_eq!(settle(200_000.0, Duration::from_millis(1), 10.0).frames(), 2);
+    fn a_slow_reader_holds_one_frame() {
+        assert_eq!(settle(200_000.0, Duration::from_millis(1), 10.0).frames(), 1);
     }
 
     #[test]
-    fn a_fast_reader_on_a_short_path_keeps_about_four() {
+    fn a_fast_reader_on_a_short_path_keeps_a_few() {
         let frames = settle(600e6, Duration::from_micros(300), 2.0).frames();
-        assert!((4..=6).contains(&frames), "{frames}");
+        assert!((4..=12).contains(&frames), "{frames}");
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl Feed {
             sources: Sources::new(readable.sources),
             span_source: None,
             plan: Plan::new(range),
-            window: Window::default(),
+            window: Window::starting(transfers.first_window()),
             pipe,
             link: None,
             reads: VecDeque::new(),
@@ -322,6 +322,9 @@ impl Feed {
         if let Some(sample) = self.reads.front().and_then(|asked| asked.read.take_round_trip()) {
             self.window.round_trip(sample);
         }
+        // A frame is a slice of a receive buffer about twice its size, which it keeps from being freed. What may have to
+        // wait for its reader is better off alone.
+        let bytes = if self.window.is_fast() { bytes } else { Bytes::copy_from_slice(&bytes) };
         let agent = self.sources.current().agent.clone();
         let (span, position) = (self.verifier.span_start(), self.verifier.position());
         let (pipe, released) = (&self.pipe, &mut self.released);

@@ -28,6 +28,7 @@ use crate::access::Readable;
 use crate::agents::Agents;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
+use crate::protocol::limits::CREDIT_DEFAULT;
 use crate::protocol::{ByteRange, Principal, RequestId, Sha256};
 use crate::read::Coverage;
 use budget::Budget;
@@ -49,6 +50,9 @@ pub struct Limits {
     /// How many transfers may run at once.
     pub max_transfers: usize,
 }
+
+/// From so many transfers on, one that begins gets a smaller window.
+const MANY: usize = 8;
 
 /// The transfers of this process.
 pub struct Transfers {
@@ -150,6 +154,12 @@ impl Transfers {
     pub fn cancel(&self, id: TransferId) -> bool {
         let live = self.running.get(&id).map(|live| live.value().clone());
         live.inspect(|live| live.cancel.cancel()).is_some()
+    }
+
+    /// The window of a transfer whose reader's pace is not known yet: the least when many run, most of whose readers are
+    /// likely to be slow.
+    fn first_window(&self) -> u32 {
+        if self.running.len() > MANY { 1 } else { CREDIT_DEFAULT }
     }
 
     fn refuse(&self, mut cursor: Cursor, error: TransferError) -> TransferError {
