@@ -11,6 +11,11 @@ use sluice::logging::{self, LogFormat};
 use sluice::producer::{self, AgentOptions};
 use sluice::{app, cli::token};
 
+/// Frames are allocated and freed by the thousand a second, each too large for the system's allocator to keep: it would
+/// give the memory back and have it zeroed again every time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The command line was misunderstood.
 const USAGE: u8 = 2;
 

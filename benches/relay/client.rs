@@ -1,6 +1,6 @@
 //! A reader that costs as little as one can: HTTP/1.1 over a blocking socket, into one buffer that is thrown away.
 
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -72,7 +72,7 @@ impl Connection {
         self.stream.write_all(request.as_bytes())?;
         let mut filled = 0;
         let end = loop {
-            let read = self.stream.read(&mut self.buffer[filled..HEAD]).context("no answer came")?;
+            let read = read(&mut self.stream, &mut self.buffer[filled..HEAD]).context("no answer came")?;
             ensure!(read > 0, "the connection ended before an answer, or its head is too long");
             filled += read;
             if let Some(at) = self.buffer[..filled].windows(4).position(|window| window == b"\r\n\r\n") {
@@ -103,7 +103,7 @@ impl Connection {
             return Ok(&self.buffer[start..end]);
         }
         let most = most.min(BUFFER).min(usize::try_from(self.remaining).unwrap_or(BUFFER));
-        let read = self.stream.read(&mut self.buffer[..most]).context("the body stands still")?;
+        let read = read(&mut self.stream, &mut self.buffer[..most]).context("the body stands still")?;
         ensure!(read > 0, "the body was cut {} bytes before its end", self.remaining);
         self.remaining -= read as u64;
         Ok(&self.buffer[..read])
@@ -135,6 +135,16 @@ impl Connection {
             std::thread::sleep(TICK);
         }
         Ok(taken)
+    }
+}
+
+/// Reads some bytes. A read with a timeout is interrupted when the process is paused and goes on.
+fn read(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            outcome => return outcome,
+        }
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::stage::{Place, SLUICE};
+use crate::stage::Place;
 
 /// Bytes in a page of the kernel's memory, on every machine that this was run on.
 const PAGE: u64 = 4096;
@@ -19,17 +20,18 @@ pub struct Machine {
 
 /// Looks around.
 pub fn describe(place: &Place) -> Machine {
-    let cores = std::thread::available_parallelism().map_or_else(|_| "?".to_owned(), |cores| cores.to_string());
     let model = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown CPU".to_owned());
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     Machine {
         facts: vec![
-            ("machine", format!("{cores} cores, {model}, Linux {}", kernel.trim())),
-            ("load", load()),
-            ("sluice", version(SLUICE, "--version")),
+            ("machine", format!("{} cores, {model}, Linux {}", cores(), kernel.trim())),
+            ("load", load().to_string()),
+            ("sluice", version(&place.sluice, "--version")),
             (
                 "nginx",
-                place.nginx().map_or_else(|| "not installed: no rows beside it".into(), |path| version(path, "-v")),
+                place
+                    .nginx()
+                    .map_or_else(|| "not installed: no rows beside it".into(), |path| version(Path::new(path), "-v")),
             ),
             ("file", format!("{} bytes on {}", place.file_bytes, place.dir().display())),
         ],
@@ -51,9 +53,14 @@ impl fmt::Display for Machine {
 }
 
 /// How many tasks wanted a processor over the last minute: above the number of cores, figures suffer.
-pub fn load() -> String {
+pub fn load() -> f64 {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    load.split(' ').next().unwrap_or("?").to_owned()
+    load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(f64::NAN)
+}
+
+/// Processors that this process may use.
+pub fn cores() -> f64 {
+    std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64)
 }
 
 /// Bytes that all of the machine's TCP sockets hold in the kernel.
@@ -79,7 +86,7 @@ pub fn socket_memory(port: u16) -> Vec<f64> {
 }
 
 /// What a program says of itself, on whichever stream.
-fn version(program: &str, flag: &str) -> String {
+fn version(program: &Path, flag: &str) -> String {
     let Ok(said) = Command::new(program).arg(flag).output() else { return "unknown".to_owned() };
     let said = [said.stdout, said.stderr].concat();
     String::from_utf8_lossy(&said).lines().next().unwrap_or("unknown").to_owned()

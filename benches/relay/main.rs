@@ -31,6 +31,9 @@ struct Args {
     /// Also write the figures as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Measure this `sluice` instead of the one that cargo built: two builds on one machine
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
     /// Keep the temporary folder with the processes' logs, and print where it is
     #[arg(long)]
     keep: bool,
@@ -50,15 +53,18 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
-    let place = Place::new(args.quick, args.keep)?;
+    let place = Place::new(args.binary.as_deref(), args.quick, args.keep)?;
     let machine = machine::describe(&place);
     println!("{machine}\n");
     let mut table = Table::default();
+    let mut busiest = 0.0_f64;
     for row in rows::ALL {
         if args.filter.as_ref().is_some_and(|filter| !row.name.contains(filter.as_str())) {
             continue;
         }
-        eprintln!("measuring {} … (load {})", row.name, machine::load());
+        let load = machine::load();
+        busiest = busiest.max(load);
+        eprintln!("measuring {} … (load {load})", row.name);
         // One row that cannot be measured is no reason to lose the others.
         match (row.measure)(&place) {
             Ok(figures) => table.add(row.name, figures),
@@ -66,6 +72,11 @@ fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     println!("{table}");
+    if busiest > machine::cores() {
+        println!(
+            "The machine was busy (load {busiest}): what needs few processors suffers as much as what needs more."
+        );
+    }
     if let Some(file) = &args.json {
         let json = serde_json::to_vec_pretty(&table.to_json(&machine, args.quick))?;
         std::fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))?;

@@ -14,9 +14,6 @@ use rand::{Rng as _, SeedableRng as _};
 use crate::client::Connection;
 use crate::process::Process;
 
-/// The binary that cargo built for this bench.
-pub const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
-
 /// How long a process may take to get ready; an agent hashes its folder first.
 const READY: Duration = Duration::from_secs(60);
 const BLOCK: usize = 1 << 20;
@@ -28,6 +25,8 @@ const READER: &str = "user:bench";
 pub struct Place {
     dir: PathBuf,
     keep: bool,
+    /// The binary that is measured.
+    pub sluice: PathBuf,
     nginx: Option<&'static str>,
     /// Size of the file that is read.
     pub file_bytes: u64,
@@ -36,14 +35,16 @@ pub struct Place {
 }
 
 impl Place {
-    /// A new folder, in memory where there is such a file system, with the file to be read.
-    pub fn new(quick: bool, keep: bool) -> anyhow::Result<Self> {
+    /// A new folder, in memory where there is such a file system, with the file to be read. `sluice` is the binary
+    /// to measure, in place of the one that cargo built for the bench.
+    pub fn new(sluice: Option<&Path>, quick: bool, keep: bool) -> anyhow::Result<Self> {
         let memory = Path::new("/dev/shm");
         let root = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let dir = tempfile::Builder::new().prefix("sluice-bench-").tempdir_in(root)?.keep();
         let nginx = ["/usr/sbin/nginx", "/usr/local/sbin/nginx", "/usr/bin/nginx"];
         let nginx = nginx.into_iter().find(|path| Path::new(path).exists());
-        let place = Self { dir, keep, nginx, file_bytes: if quick { 256 << 20 } else { 1 << 30 }, quick };
+        let sluice = sluice.unwrap_or(Path::new(env!("CARGO_BIN_EXE_sluice"))).canonicalize()?;
+        let place = Self { dir, keep, sluice, nginx, file_bytes: if quick { 256 << 20 } else { 1 << 30 }, quick };
         place.folder("shared", place.file_bytes)?;
         Ok(place)
     }
@@ -139,7 +140,7 @@ pub struct Gateway {
     pub process: Process,
     /// Where agents and readers find it.
     pub address: SocketAddr,
-    dir: PathBuf,
+    sluice: Sluice,
     /// What a reader shows.
     pub reader_token: String,
 }
@@ -149,15 +150,16 @@ impl Gateway {
     pub fn start(place: &Place, row: &str) -> anyhow::Result<Self> {
         let dir = place.dir.join(row);
         fs::create_dir_all(&dir)?;
-        let mut command = sluice(&dir, &["serve", "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"]);
+        let sluice = Sluice { program: place.sluice.clone(), dir };
+        let mut command = sluice.command(&["serve", "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"]);
         command.args(["--log-format", "json"]).env("SLUICE_CACHE_SIZE", "0");
-        let mut process = Process::start(&mut command, dir.join("gateway.log"))?;
+        let mut process = Process::start(&mut command, sluice.dir.join("gateway.log"))?;
         let address = process.await_line(READY, |line| {
             let line: serde_json::Value = serde_json::from_str(line).ok()?;
             line.get("listen")?.as_str()?.parse().ok()
         })?;
-        let reader_token = token(&dir, &["reader", "--principal", READER])?;
-        let gateway = Self { process, address, dir, reader_token };
+        let reader_token = sluice.token(&["reader", "--principal", READER])?;
+        let gateway = Self { process, address, sluice, reader_token };
         gateway.operate("PUT", &format!("/v1/chats/{CHAT}"), &format!("{{\"participants\":[\"{READER}\"]}}"))?;
         Ok(gateway)
     }
@@ -166,15 +168,15 @@ impl Gateway {
     pub fn expect_agent(&self, name: &str) -> anyhow::Result<String> {
         let body = format!("{{\"session_id\":\"{name}\",\"chat\":\"{CHAT}\",\"agent\":\"agent:{name}\"}}");
         self.operate("POST", "/v1/sessions", &body)?;
-        token(&self.dir, &["agent", "--name", name])
+        self.sluice.token(&["agent", "--name", name])
     }
 
     /// Starts an agent with a data connection that serves `folder`, and waits until its file can be read.
     pub fn start_agent(&self, name: &str, folder: &Path) -> anyhow::Result<Agent> {
         let token = self.expect_agent(name)?;
-        let mut command = sluice(&self.dir, &["agent", "--data", "--session", name, "--gateway"]);
+        let mut command = self.sluice.command(&["agent", "--data", "--session", name, "--gateway"]);
         command.arg(format!("http://{}", self.address)).arg(folder).env("SLUICE_TOKEN", token);
-        let mut process = Process::start(&mut command, self.dir.join(format!("{name}.log")))?;
+        let mut process = Process::start(&mut command, self.sluice.dir.join(format!("{name}.log")))?;
         let set = process.await_line(READY, |line| line.strip_prefix("accepted sha256:").map(str::to_owned))?;
         Ok(Agent { process, path: file_path(&set) })
     }
@@ -185,7 +187,7 @@ impl Gateway {
     }
 
     fn operate(&self, method: &str, path: &str, body: &str) -> anyhow::Result<()> {
-        let operator = token(&self.dir, &["operator"])?;
+        let operator = self.sluice.token(&["operator"])?;
         Connection::open(self.address, Some(&operator))?.send_json(method, path, body)
     }
 }
@@ -204,19 +206,27 @@ pub fn file_path(set: &str) -> String {
     format!("/v1/chats/{CHAT}/sets/{set}/files/data.bin")
 }
 
-/// `sluice` in a folder of its own, without this environment's settings.
-fn sluice(dir: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(SLUICE);
-    command.args(args).current_dir(dir).env_clear();
-    command
+/// The binary in a folder of its own, without this environment's settings.
+#[derive(Debug)]
+struct Sluice {
+    program: PathBuf,
+    dir: PathBuf,
 }
 
-fn token(dir: &Path, args: &[&str]) -> anyhow::Result<String> {
-    let output = sluice(dir, &["token"]).args(args).output()?;
-    if !output.status.success() {
-        bail!("sluice token: {}", String::from_utf8_lossy(&output.stderr).trim());
+impl Sluice {
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(args).current_dir(&self.dir).env_clear();
+        command
     }
-    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+
+    fn token(&self, args: &[&str]) -> anyhow::Result<String> {
+        let output = self.command(&["token"]).args(args).output()?;
+        if !output.status.success() {
+            bail!("sluice token: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    }
 }
 
 /// An address that was free a moment ago.

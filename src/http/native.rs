@@ -41,9 +41,7 @@ pub fn routes() -> Router<AppState> {
 
 /// The routes that serve bytes.
 pub fn downloads() -> Router<AppState> {
-    Router::new()
-        .route("/v1/chats/{chat}/sets/{set}", get(manifest))
-        .route(FILE_ROUTE, get(file))
+    Router::new().route("/v1/chats/{chat}/sets/{set}", get(manifest)).route(FILE_ROUTE, get(file))
 }
 
 /// A page of a list. The cursor is read by the handler, after it is clear that the caller may see the list.

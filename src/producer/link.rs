@@ -67,6 +67,7 @@ pub(super) struct Link {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
     relay: Relay,
     fetches: JoinSet<Fetched>,
+    in_place: InPlace,
     /// Text and ping frames that go before the next data frame.
     outbox: VecDeque<Message>,
     /// Text frames queued so far, handed to the socket so far, and known to have left it.
@@ -79,6 +80,32 @@ pub(super) struct Link {
     reads_first: bool,
     heard: Instant,
     ping: Interval,
+}
+
+/// Whether a file is read by the link's own task. A file that the system has in memory is read in less time than it
+/// takes to hand the work to another thread, and the bytes then stay in this processor's cache until they are sent. A
+/// read that took longer went to a disk: the next ones are made elsewhere, for a while.
+#[derive(Default)]
+struct InPlace {
+    elsewhere: u32,
+}
+
+impl InPlace {
+    /// More than copying a few frames takes.
+    const QUICK: Duration = Duration::from_millis(2);
+    /// Fetches made elsewhere before the next try.
+    const AWAY: u32 = 256;
+
+    fn is_due(&mut self) -> bool {
+        self.elsewhere = self.elsewhere.saturating_sub(1);
+        self.elsewhere == 0
+    }
+
+    fn took(&mut self, time: Duration) {
+        if time > Self::QUICK {
+            self.elsewhere = Self::AWAY;
+        }
+    }
 }
 
 /// What one step of a link came to.
@@ -107,6 +134,7 @@ impl Link {
             socket,
             relay,
             fetches: JoinSet::new(),
+            in_place: InPlace::default(),
             outbox: VecDeque::new(),
             queued: 0,
             handed: 0,
@@ -165,10 +193,19 @@ impl Link {
         _ = timeout(CLOSE_TIMEOUT, self.socket.close(Some(close))).await;
     }
 
+    /// One fetch in place at a time, so that what it brought is sent while it is warm; or as many as there may be on
+    /// other threads.
     fn start_fetches(&mut self) {
         // Also bounds the fetches of cancelled reads, which no slot counts any more.
         while self.fetches.len() < CONCURRENT_READS {
             let Some(wanted) = self.relay.next_fetch() else { break };
+            if self.in_place.is_due() {
+                let begun = Instant::now();
+                let fetched = fetch(wanted);
+                self.in_place.took(begun.elapsed());
+                self.relay.fetched(fetched);
+                break;
+            }
             self.fetches.spawn_blocking(|| fetch(wanted));
         }
     }

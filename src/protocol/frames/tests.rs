@@ -131,10 +131,12 @@ fn what_is_no_frame() {
         r#"{"type":"blob.end","request_id":"r","offset":18446744073709551616,"length":2,"bytes":2}"#,
         r#"{"type":"blob.end","request_id":"","offset":1,"length":2,"bytes":2}"#,
         r#"{"type":"blob.error","request_id":"r","error":"gone"}"#,
-        r#"{"type":"artifact.manifest","size":3}"#,
-        r#"{"type":"artifact.manifest","sha256":"AB","size":3}"#,
     ] {
         assert!(matches!(AgentFrame::parse(text), Err(InvalidFrame::Json(_))), "{text}");
+    }
+    // These are told apart, because they are answered.
+    for text in [r#"{"type":"artifact.manifest","size":3}"#, r#"{"type":"artifact.manifest","sha256":"AB","size":3}"#] {
+        assert!(matches!(AgentFrame::parse(text), Err(InvalidFrame::Announcement(_))), "{text}");
     }
     let long = format!(r#"{{"type":"blob.error","request_id":"{}","error":{{"code":"x"}}}}"#, "r".repeat(65));
     assert!(AgentFrame::parse(&long).is_err());
