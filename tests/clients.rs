@@ -1,6 +1,6 @@
 //! Programs that people download with: whole, by range, resumed, and while the agent's network goes away and comes back.
 //! Every one of them must end with the file's own bytes.
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod process;
 

@@ -15,8 +15,8 @@ const ONLY_IN: [(&str, &[&str]); 5] = [
     // Agents and the demo's download stand at the other end of the wire.
     ("StatusCode", &["http/", "producer/", "demo/download.rs"]),
     ("WebSocketUpgrade", &["http/connect.rs"]),
-    // The agent's side dials.
-    ("tungstenite", &["producer/"]),
+    // The agent's side dials; the upgrade tells what broke on a socket.
+    ("tungstenite", &["producer/", "http/connect.rs"]),
 ];
 
 /// What modules without I/O and clock do not know.
@@ -37,10 +37,11 @@ impl Source {
     }
 }
 
+/// Every source but files that are unit tests as a whole.
 fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut folders = vec![root.clone()];
-    let mut sources = Vec::new();
+    let (mut sources, mut tests) = (Vec::new(), Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path: PathBuf = entry.unwrap().path();
@@ -48,13 +49,20 @@ fn sources() -> Vec<Source> {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = fs::read_to_string(&path).unwrap();
+                let path = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+                let below = path.trim_end_matches("mod.rs").trim_end_matches(".rs").trim_end_matches('/').to_owned();
+                for (at, mark) in text.match_indices("#[cfg(test)]\nmod ") {
+                    let name = text[at + mark.len()..].split([';', ' ']).next().unwrap();
+                    tests.push(format!("{below}/{name}.rs"));
+                }
                 let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
                 let text =
                     text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
-                sources.push(Source { path: path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned(), text });
+                sources.push(Source { path, text });
             }
         }
     }
+    sources.retain(|source| !tests.contains(&source.path));
     assert!(sources.len() > 50, "the sources are not where they were");
     sources
 }

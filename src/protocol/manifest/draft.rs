@@ -28,7 +28,7 @@ impl ManifestDraft {
     /// Writes the manifest and passes it through the strict reader, so that nothing is published that a reader refuses.
     ///
     /// # Errors
-    /// As [`read`]; a time outside the years 0 to 9999 is invalid.
+    /// As [`read()`]; a time outside the years 0 to 9999 is invalid.
     pub fn finish(&self) -> Result<Manifest, ManifestError> {
         let written = |millis, code| {
             timestamp::format(millis).ok_or_else(|| ManifestError::new(code, "a time outside the years 0 to 9999"))
