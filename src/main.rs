@@ -15,7 +15,7 @@ use sluice::{app, cli::token};
 const USAGE: u8 = 2;
 
 /// A block whose size decides how much freed memory the allocator keeps.
-const KEPT_BYTES: usize = 4 * 1024 * 1024;
+const KEPT_BYTES: usize = 1024 * 1024;
 
 fn main() -> ExitCode {
     keep_freed_memory();

@@ -32,7 +32,7 @@ pub struct Readable {
     pub sha256: Sha256,
     /// Its complete length in bytes. Every source's entry agrees on it.
     pub size: u64,
-    /// Never empty, the preferred one first, and no agent twice.
+    /// Never empty, the one that was announced first in front, no agent twice, and all with one and the same chunk list.
     pub sources: Vec<Source>,
 }
 
@@ -161,7 +161,10 @@ impl Access {
         let Some(first) = offers.first().cloned() else { return Ok(None) };
         let others = self.store.offers_of_blob(scope(caller), None, &first.sha256, TaskRule::Any, OFFERS).await?;
         offers.extend(others.into_iter().filter(|offer| offer.size == first.size));
-        let sources = sources::of(&self.store, offers).await?;
+        let list = self.store.chunks(&first.manifest, first.position).await?;
+        let mut sources = sources::of(&self.store, offers).await?;
+        // Whoever else announced the hash may help out, but only with bytes that this entry's own list vouches for.
+        sources.retain(|source| source.chunks.as_deref() == list.as_ref());
         if sources.is_empty() {
             return Ok(None);
         }
@@ -187,7 +190,8 @@ impl Access {
         if let Some(size) = offers.first().map(|first| first.size) {
             refused = false;
             offers.retain(|offer| offer.size == size);
-            let sources = sources::of(&self.store, offers).await?;
+            let mut sources = sources::of(&self.store, offers).await?;
+            sources::settle(&mut sources);
             if !sources.is_empty() {
                 return Ok(Answer::Blob(BlobAnswer::Blob(Readable { sha256: *sha256, size, sources })));
             }

@@ -38,6 +38,15 @@ pub(super) async fn of(store: &Store, offers: Vec<Offer>) -> Result<Vec<Source>,
     Ok(sources)
 }
 
+/// Sources of a blob that is asked for by its hash alone. Where their chunk lists contradict each other one of them lies,
+/// and only the whole file's hash can tell: none of the lists is used.
+pub(super) fn settle(sources: &mut [Source]) {
+    let contested = sources.windows(2).any(|pair| pair[0].chunks != pair[1].chunks);
+    if contested {
+        sources.iter_mut().for_each(|source| source.chunks = None);
+    }
+}
+
 /// Whether the announcing agent's own connection is a way to the bytes: no location is named at all, or a `relay` one
 /// whose name the announcing agent holds. One that names another agent gives nothing.
 fn relays(offer: &Offer, holders: &HashMap<AgentName, Principal>) -> bool {

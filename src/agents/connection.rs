@@ -253,7 +253,7 @@ where
     }
 
     fn on_data(&mut self, bytes: Bytes) {
-        let outcome = match reads::decode(bytes) {
+        let outcome = match reads::decode(bytes, self.kind) {
             Ok(frame) => self.reads.data(frame, self.last_heard.into_std()),
             Err(violation) => Outcome::Broke(violation, None),
         };

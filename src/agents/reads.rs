@@ -6,6 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::read::{Answer, NewRead, ReadEnd};
+use super::registry::Kind;
 use crate::protocol::data::DataFrame;
 use crate::protocol::frames::{BlobEnd, BlobError, BlobErrorCode};
 use crate::protocol::{Principal, RequestId};
@@ -193,9 +194,20 @@ impl Reads {
     }
 }
 
+/// Payloads below this are copied out of the buffer they came in.
+const COPIED_BELOW: usize = 32 * 1024;
+
 /// Reads a binary message as a `blob.data` frame.
-pub fn decode(message: Bytes) -> Result<DataFrame, Violation> {
-    DataFrame::decode(message).map_err(|_| Violation::MalformedData)
+///
+/// A payload keeps the whole buffer it came in from being freed. On a data connection that is little more than a full
+/// frame; a control connection's may have held a manifest of 16 MiB before, and a frame may carry a single byte. What
+/// could pin far more than it counts for is copied.
+pub fn decode(message: Bytes, kind: Kind) -> Result<DataFrame, Violation> {
+    let mut frame = DataFrame::decode(message).map_err(|_| Violation::MalformedData)?;
+    if kind == Kind::Control || frame.payload.len() < COPIED_BELOW {
+        frame.payload = Bytes::copy_from_slice(&frame.payload);
+    }
+    Ok(frame)
 }
 
 #[cfg(test)]

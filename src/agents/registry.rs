@@ -154,6 +154,17 @@ impl Registry {
         }
     }
 
+    /// Whether this connection is the one of its kind in charge of an agent.
+    pub fn is_in_charge(&self, agent: &Principal, id: ConnectionId, kind: Kind) -> bool {
+        self.agents.get(agent).is_some_and(|presence| {
+            let link = match kind {
+                Kind::Control => &presence.control,
+                Kind::Data => &presence.data,
+            };
+            link.as_ref().is_some_and(|link| link.id == id)
+        })
+    }
+
     /// The way to an agent, if it is online.
     pub fn link(&self, agent: &Principal) -> Option<Link> {
         let presence = self.agents.get(agent)?;

@@ -133,6 +133,10 @@ where
 
     /// A newer connection of this agent took over: its reads move there, and a connection without sessions closes.
     pub(super) fn on_superseded(&mut self, agent: &Principal) {
+        if self.agents.registry.is_in_charge(agent, self.id, self.kind) {
+            // It opened a session again before it heard of the takeover.
+            return;
+        }
         let name = self.sessions.iter().find(|session| session.agent == *agent).map(|session| session.name.to_string());
         self.end_sessions(|session| session.agent == *agent);
         self.end_reads(agent);

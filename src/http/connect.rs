@@ -26,6 +26,8 @@ use crate::sets::{Announcer, Sets};
 
 /// A control frame may be an inlined manifest of 16 MiB and its envelope.
 const CONTROL_MESSAGE: usize = MANIFEST_BYTES + 64 * 1024;
+/// The same where the upgrade itself carried no valid token: enough for sessions, and for manifests of most sets.
+const STRANGERS_MESSAGE: usize = 1024 * 1024;
 /// Allocated for each connection at once, so small where most of it would lie idle.
 const CONTROL_READ_BUFFER: usize = 16 * 1024;
 const DATA_READ_BUFFER: usize = 64 * 1024;
@@ -55,8 +57,11 @@ pub async fn connect(
     let marked = headers.get("uamp-connection").is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"data"));
     let kind = if marked || query.conn.as_deref() == Some("data") { Kind::Data } else { Kind::Control };
     let credential = auth::bearer(&headers).or(query.token.as_deref()).map(Credential::new);
+    // Whoever has not said who they are by now may not fill as much memory as an agent may.
+    let known = state.agents.gate.identify(credential.as_ref()).is_ok();
     let (message, read_buffer) = match kind {
-        Kind::Control => (CONTROL_MESSAGE, CONTROL_READ_BUFFER),
+        Kind::Control if known => (CONTROL_MESSAGE, CONTROL_READ_BUFFER),
+        Kind::Control => (STRANGERS_MESSAGE, CONTROL_READ_BUFFER),
         Kind::Data => (FRAME_MAX, DATA_READ_BUFFER),
     };
     let upgrade = upgrade

@@ -87,8 +87,11 @@ pub async fn serve(
     };
     let range = match selection {
         Selection::Unsatisfiable => return Err(Problem::RangeInvalid { complete_length: size }),
-        Selection::Part(range) if !state.transfers.is_spoilt(&caller.principal, sha256, range.start) => Some(range),
-        Selection::Part(_) | Selection::Whole => None,
+        Selection::Part(range) => match &representation.content {
+            Content::Remote(readable) if state.transfers.is_spoilt(&caller.principal, readable, range.start) => None,
+            _ => Some(range),
+        },
+        Selection::Whole => None,
     };
     let bytes = range.unwrap_or(ByteRange::whole(size));
     let mut response = head(&representation, &etag, range, size);

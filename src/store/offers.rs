@@ -135,7 +135,7 @@ impl Search {
     }
 }
 
-/// The announcements of a chat's set that list a path, newest first.
+/// The announcements of a chat's set that list a path, oldest first: nobody comes before who was there already.
 pub(super) fn file_search(scope: Scope<'_>, chat: &ChatId, manifest: &Sha256, path: &str, limit: u32) -> Search {
     let mut search = Search::default();
     let fails = search.fails(TaskRule::Any);
@@ -146,11 +146,11 @@ pub(super) fn file_search(scope: Scope<'_>, chat: &ChatId, manifest: &Sha256, pa
          WHERE a.chat = {chat} AND a.manifest = {manifest}"
     );
     search.within(scope);
-    search.sql += &format!(" ORDER BY a.id DESC LIMIT {limit}");
+    search.sql += &format!(" ORDER BY a.id LIMIT {limit}");
     search
 }
 
-/// The announcements that list a blob, those that pass first and then newest first.
+/// The announcements that list a blob, those that pass first and then oldest first.
 pub(super) fn blob_search(
     scope: Scope<'_>,
     agent: Option<&AgentName>,
@@ -167,7 +167,7 @@ pub(super) fn blob_search(
     );
     search.of_agent(agent);
     search.within(scope);
-    search.sql += &format!(" ORDER BY fails, a.id DESC LIMIT {limit}");
+    search.sql += &format!(" ORDER BY fails, a.id LIMIT {limit}");
     search
 }
 
@@ -192,7 +192,7 @@ pub(super) fn manifest_search(
 }
 
 impl Store {
-    /// The announcements of a chat's set that list a path, newest first. Nothing when the set is unknown, has no such
+    /// The announcements of a chat's set that list a path, oldest first. Nothing when the set is unknown, has no such
     /// path, or is in a chat that the scope does not cover: one query, so the three take the same time.
     pub async fn offers_of_file(
         &self,

@@ -9,6 +9,9 @@ use crate::protocol::limits::DATA_PAYLOAD;
 /// What a frame costs: its payload, and the part of the receive buffer that it pins.
 const FRAME_COST: u64 = DATA_PAYLOAD as u64 + 64 * 1024;
 
+/// The least that one reader may have running, where so many may run at all.
+const READER_SHARE: usize = 32;
+
 /// Admits transfers and lends them frames. One frame of every admitted transfer is always its own, so that each moves
 /// on however little is left.
 #[derive(Debug)]
@@ -38,6 +41,11 @@ impl Budget {
     /// How many transfers may run at once.
     pub fn limit(&self) -> usize {
         self.limit
+    }
+
+    /// How many of them one reader may have: a quarter, but no fewer than a client with many connections needs.
+    pub fn share(&self) -> usize {
+        (self.limit / 4).max(READER_SHARE).min(self.limit)
     }
 
     /// Admits a transfer, with one frame.
@@ -93,6 +101,12 @@ mod tests {
         all.clear();
         assert_eq!(budget.admit().unwrap().resize(7), 7);
         assert_eq!(budget.shared.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_reader_has_a_share() {
+        let share = |limit: usize| Budget::new(u64::MAX, limit).share();
+        assert_eq!([share(1024), share(64), share(8)], [256, 32, 8]);
     }
 
     #[test]

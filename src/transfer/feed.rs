@@ -29,7 +29,7 @@ use crate::read::{Coverage, Mismatch, Plan, Verifier, Window};
 const STUCK_AFTER: Duration = Duration::from_millis(100);
 /// While others wait, a read is worth about so much of its reader's time.
 const TURN: Duration = Duration::from_secs(1);
-/// The pauses after `too_many_reads`.
+/// The first and the longest pause before asking again what was refused.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// Why remaining bytes are asked for again, as metrics name it.
@@ -95,12 +95,18 @@ impl Feed {
     ) -> Self {
         let now = Instant::now();
         let chunks = readable.sources.first().and_then(|source| source.chunks.clone());
+        let verifier = Verifier::new(range, readable.size, readable.sha256, chunks);
+        let mut sources = readable.sources;
+        if verifier.coverage() != Coverage::Full {
+            // Bytes that nothing checks are taken from nobody but the first.
+            sources.truncate(1);
+        }
         Self {
             sha256: readable.sha256,
             size: readable.size,
             range,
-            verifier: Verifier::new(range, readable.size, readable.sha256, chunks),
-            sources: Sources::new(readable.sources),
+            verifier,
+            sources: Sources::new(sources),
             span_source: None,
             plan: Plan::new(range),
             window: Window::starting(transfers.first_window()),
@@ -276,6 +282,7 @@ impl Feed {
                 // The connection went between being found and being asked.
                 self.plan.rewind(range.start);
                 self.lose_link();
+                self.pause(now);
             }
         }
     }
@@ -349,7 +356,8 @@ impl Feed {
 
     fn on_mismatch(&mut self, mismatch: Mismatch, blamed: Option<Principal>) -> Result<(), TransferError> {
         self.transfers.metrics.hash_mismatches.inc();
-        self.transfers.mismatches.remember(&self.live.reader, self.sha256, mismatch.span);
+        let source = &self.sources.current().agent;
+        self.transfers.mismatches.remember(&self.live.reader, source, self.sha256, mismatch.span);
         tracing::warn!(transfer = %self.live.id, sha256 = %self.sha256, start = mismatch.span.start,
             end = mismatch.span.end, agent = blamed.as_ref().map(tracing::field::display),
             "bytes do not have the announced hash");
@@ -373,21 +381,27 @@ impl Feed {
         match remedy(end) {
             Remedy::Resume => {
                 self.lose_link();
+                if self.wanting_since.is_some() {
+                    // Nothing came since the last time: a connection that ends at every read is not asked in a loop.
+                    self.wait_or_fail(TransferError::AgentOffline)?;
+                }
                 self.count_resume("disconnected");
             }
             Remedy::Wait(error) => {
-                let now = Instant::now();
-                if self.waited_too_long(now) {
-                    return Err(error);
-                }
-                self.pause_until = Some(now + self.pause);
-                self.pause = (self.pause * 2).min(PAUSES.1);
+                self.wait_or_fail(error)?;
                 self.count_resume("too_many_reads");
             }
             Remedy::Retry(error) => {
                 self.sources.failed(error);
                 self.link = None;
+                self.pause(Instant::now());
                 self.count_resume("retry");
+            }
+            // It had them a moment ago: an agent that came back may be ready again before it has published again.
+            Remedy::NextSource(error @ TransferError::BlobGone) if self.released => {
+                self.wait_or_fail(error)?;
+                self.link = None;
+                self.count_resume("next_source");
             }
             Remedy::NextSource(error) => {
                 self.sources.give_up(error);
@@ -412,6 +426,21 @@ impl Feed {
             let error = if self.slot.is_some() { self.slot_error() } else { self.sources.error() };
             return Err(error);
         }
+        Ok(())
+    }
+
+    /// Asks nothing for a while, longer each time until a byte comes.
+    fn pause(&mut self, now: Instant) {
+        self.pause_until = Some(now + self.pause);
+        self.pause = (self.pause * 2).min(PAUSES.1);
+    }
+
+    fn wait_or_fail(&mut self, error: TransferError) -> Result<(), TransferError> {
+        let now = Instant::now();
+        if self.waited_too_long(now) {
+            return Err(error);
+        }
+        self.pause(now);
         Ok(())
     }
 

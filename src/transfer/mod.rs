@@ -31,7 +31,7 @@ use crate::metrics::Metrics;
 use crate::protocol::limits::CREDIT_DEFAULT;
 use crate::protocol::{ByteRange, Principal, RequestId, Sha256};
 use crate::read::Coverage;
-use budget::Budget;
+use budget::{Allowance, Budget};
 use feed::Feed;
 use mismatch::Mismatches;
 use pipe::Pipe;
@@ -61,6 +61,8 @@ pub struct Transfers {
     budget: Arc<Budget>,
     mismatches: Mismatches,
     running: DashMap<TransferId, Arc<Live>>,
+    /// How many each reader has running.
+    readers: DashMap<Principal, usize>,
     next_transfer: AtomicU64,
     next_request: AtomicU64,
     request_prefix: String,
@@ -83,6 +85,7 @@ impl Transfers {
             limits,
             mismatches: Mismatches::default(),
             running: DashMap::new(),
+            readers: DashMap::new(),
             next_transfer: AtomicU64::new(1),
             next_request: AtomicU64::new(1),
             request_prefix: format!("{:08x}", rand::random::<u32>()),
@@ -102,7 +105,7 @@ impl Transfers {
     ) -> Result<Cursor, TransferError> {
         let begun = tokio::time::Instant::now();
         let agent = readable.sources.first().map(|source| source.agent.clone()).ok_or(TransferError::BlobGone)?;
-        let allowance = self.budget.admit().inspect_err(|error| self.count_end(error.code()))?;
+        let allowance = self.admit(&reader).inspect_err(|error| self.count_end(error.code()))?;
         let id = TransferId(self.next_transfer.fetch_add(1, Ordering::Relaxed));
         let now = self.clock.unix_millis();
         let live = Arc::new(Live::new(id, (reader, agent), (readable.sha256, range), now));
@@ -134,8 +137,9 @@ impl Transfers {
     }
 
     /// Whether a range from `start` on would continue bytes that may be wrong in `reader`'s hands: it is then answered whole.
-    pub fn is_spoilt(&self, reader: &Principal, blob: Sha256, start: u64) -> bool {
-        self.mismatches.spoil(reader, blob, start)
+    pub fn is_spoilt(&self, reader: &Principal, readable: &Readable, start: u64) -> bool {
+        let mut sources = readable.sources.iter();
+        sources.any(|source| self.mismatches.spoil(reader, &source.agent, readable.sha256, start))
     }
 
     /// The transfers that run, oldest first.
@@ -156,6 +160,17 @@ impl Transfers {
         live.inspect(|live| live.cancel.cancel()).is_some()
     }
 
+    /// Admits a transfer: one reader gets about its share of them at most (two that come at once may both pass).
+    fn admit(&self, reader: &Principal) -> Result<Allowance, TransferError> {
+        let share = self.budget.share();
+        if self.readers.get(reader).is_some_and(|running| *running >= share) {
+            return Err(TransferError::TooManyTransfers { limit: share });
+        }
+        let admitted = self.budget.admit()?;
+        *self.readers.entry(reader.clone()).or_default() += 1;
+        Ok(admitted)
+    }
+
     /// The window of a transfer whose reader's pace is not known yet: the least when many run, most of whose readers are
     /// likely to be slow.
     fn first_window(&self) -> u32 {
@@ -169,6 +184,10 @@ impl Transfers {
 
     fn end(&self, live: &Live, outcome: &str) {
         self.running.remove(&live.id);
+        self.readers.remove_if_mut(&live.reader, |_, running| {
+            *running = running.saturating_sub(1);
+            *running == 0
+        });
         self.metrics.transfers_running.dec();
         self.count_end(outcome);
         tracing::info!(transfer = %live.id, reader = %live.reader, sha256 = %live.sha256, outcome,
