@@ -22,6 +22,7 @@ on_both_databases!(
     a_hash_alone_grants_nothing,
     sources_are_the_readable_announcements,
     another_size_is_another_blob,
+    contradicting_chunk_lists_are_nobodys,
     a_location_reaches_the_announcing_agent_only,
     a_reassigned_name_takes_its_relay_along,
     one_agent_with_many_sets_is_one_source,
@@ -169,9 +170,9 @@ async fn sources_are_the_readable_announcements(database: &TestDatabase) {
     announce(&store, announcement(OTHER, Some("c2-other"), set(&[("elsewhere", "shared")]))).await;
     assert_eq!(agents(&file(&access, &alice, "c1", &identity, "a").await.unwrap().readable), [FLOW]);
     store.add_participant(&id("c2"), &alice.principal).await.unwrap();
-    // The set's own announcement comes first for a file; for a blob the newest does.
+    // The set's own announcement comes first for a file; for a blob the oldest does.
     assert_eq!(agents(&file(&access, &alice, "c1", &identity, "a").await.unwrap().readable), [FLOW, OTHER]);
-    assert_eq!(agents(&blob(&access, &alice, &Sha256::of(b"shared")).await.unwrap()), [OTHER, FLOW]);
+    assert_eq!(agents(&blob(&access, &alice, &Sha256::of(b"shared")).await.unwrap()), [FLOW, OTHER]);
 }
 
 /// A set of one entry, given as JSON over the usual one.
@@ -187,9 +188,9 @@ async fn another_size_is_another_blob(database: &TestDatabase) {
     let (store, access) = house(database).await;
     let hash = Sha256::of(b"bytes");
     store.add_participant(&id("c2"), &id("user:alice")).await.unwrap();
-    announce(&store, announcement(FLOW, Some("c1-flow"), entry(json!({})))).await;
     let chunks = json!({ "chunkSize": 262_144, "hashes": [hash, hash] });
     announce(&store, announcement(OTHER, Some("c2-other"), entry(json!({ "size": 300_000, "chunks": chunks })))).await;
+    announce(&store, announcement(FLOW, Some("c1-flow"), entry(json!({})))).await;
     let found = blob(&access, &caller("user:alice"), &hash).await.unwrap();
     assert_eq!((found.size, agents(&found)), (300_000, vec![OTHER]));
     assert_eq!(found.sources[0].chunks.as_ref().unwrap().hashes, [hash, hash]);
@@ -197,6 +198,26 @@ async fn another_size_is_another_blob(database: &TestDatabase) {
     let found = file(&access, &caller("user:alice"), "c1", &set, "a").await.unwrap().readable;
     assert_eq!((found.size, agents(&found)), (5, vec![FLOW]));
     assert!(found.sources[0].chunks.is_none());
+}
+
+async fn contradicting_chunk_lists_are_nobodys(database: &TestDatabase) {
+    let (store, access) = house(database).await;
+    let (alice, hash) = (caller("user:alice"), Sha256::of(b"bytes"));
+    store.add_participant(&id("c2"), &id("user:alice")).await.unwrap();
+    let listing = |first: &[u8]| {
+        let chunks = json!({ "chunkSize": 262_144, "hashes": [Sha256::of(first), hash] });
+        entry(json!({ "size": 300_000, "chunks": chunks }))
+    };
+    let own = listing(b"own");
+    let set = own.identity;
+    announce(&store, announcement(FLOW, Some("c1-flow"), own)).await;
+    announce(&store, announcement(OTHER, Some("c2-other"), listing(b"other"))).await;
+    let by_path = file(&access, &alice, "c1", &set, "a").await.unwrap().readable;
+    assert_eq!(agents(&by_path), [FLOW], "another list vouches for other bytes");
+    assert_eq!(by_path.sources[0].chunks.as_ref().unwrap().hashes[0], Sha256::of(b"own"));
+    let by_hash = blob(&access, &alice, &hash).await.unwrap();
+    assert_eq!(agents(&by_hash), [FLOW, OTHER]);
+    assert!(by_hash.sources.iter().all(|source| source.chunks.is_none()), "only the whole file can tell");
 }
 
 async fn a_location_reaches_the_announcing_agent_only(database: &TestDatabase) {

@@ -33,8 +33,9 @@ impl House {
     }
 
     async fn wire(&self) -> Wire {
-        let mut wire = Wire::open(&self.gateway, "", &[]).await;
-        wire.create("bad", &self.gateway.agent_token("bad", "bad")).await;
+        let token = self.gateway.agent_token("bad", "bad");
+        let mut wire = Wire::with_token(&self.gateway, &token).await;
+        wire.create("bad", &token).await;
         wire
     }
 

@@ -279,10 +279,48 @@ async fn what_is_not_known_is_ignored_and_a_ping_is_answered() {
 }
 
 #[tokio::test]
-async fn frames_to_an_agent_stay_below_a_mebibyte() {
+async fn who_has_not_shown_a_token_fills_no_memory() {
     let gateway = Gateway::start().await;
     let mut wire = Wire::open(&gateway, "", &[]).await;
+    wire.send(json!({"type": "whatever", "text": "x".repeat(2 << 20)})).await;
+    assert_eq!(wire.closed().await.0, 1009);
+    // A session of its own is all the same within reach.
+    let mut wire = Wire::open(&gateway, "", &[]).await;
     wire.create("ada", &gateway.agent_token("ada", "ada")).await;
+}
+
+/// A connection that could not be told in time that another one took over, and that opened a session again meanwhile.
+#[tokio::test]
+async fn a_late_takeover_does_not_end_a_newer_session() {
+    let gateway = Gateway::start().await;
+    let token = gateway.agent_token("ada", "ada");
+    let mut first = Wire::narrow(&gateway, &token).await;
+    first.create("ada", &token).await;
+    // Its answers fill what the systems buffer, so that its mail waits.
+    for _ in 0..120 {
+        first.send(json!({"type": "session.update", "event_id": "e".repeat(60_000)})).await;
+    }
+    let mut second = Wire::with_token(&gateway, &token).await;
+    second.create("ada", &token).await;
+    first.send(json!({"type": "session.create", "session": {"agent": "ada", "token": token}})).await;
+    let (code, _) = second.closed().await;
+    assert_eq!(code, 4009, "the first connection took over again");
+    loop {
+        let Some(Message::Text(text)) = first.next().await else { panic!("the session is not there") };
+        if text.contains("session.created") {
+            break;
+        }
+    }
+    drop(first);
+    gateway.wait_for_metric("sluice_agents_online", 0.0).await;
+}
+
+#[tokio::test]
+async fn frames_to_an_agent_stay_below_a_mebibyte() {
+    let gateway = Gateway::start().await;
+    let token = gateway.agent_token("ada", "ada");
+    let mut wire = Wire::with_token(&gateway, &token).await;
+    wire.create("ada", &token).await;
     let id = "\u{1}".repeat(10_000);
     wire.send(json!({"type": "session.create", "event_id": id, "session": {"agent": "x".repeat(3_000)}})).await;
     wire.send(json!({"type": "ping", "event_id": id})).await;

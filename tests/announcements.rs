@@ -232,8 +232,9 @@ async fn a_burst_is_kept_and_a_flood_is_not(database: &TestDatabase) {
 #[tokio::test]
 async fn a_manifest_that_is_too_large_is_told_so() {
     let gateway = Gateway::start().await;
-    let mut wire = Wire::open(&gateway, "", &[]).await;
-    wire.create("ada", &gateway.agent_token("ada", "ada")).await;
+    let token = gateway.agent_token("ada", "ada");
+    let mut wire = Wire::with_token(&gateway, &token).await;
+    wire.create("ada", &token).await;
     // Larger than a manifest may be, in a frame that is not larger than one may be.
     let mut frame = frame(&set("large"), "e", None);
     frame["manifest"]["producer"]["name"] = json!("n".repeat(16 << 20));

@@ -76,7 +76,7 @@ pub enum Remedy {
 /// | a lost connection, a takeover | goes on where it was when the agent is back | 503 `agent_offline` |
 /// | `too_many_reads` | waits for a slot | 503 `too_many_transfers` |
 /// | `duplicate_request` | asks again under a new id | 502 `agent_failed` |
-/// | `unknown_blob` | asks another agent | 410 `blob_gone` |
+/// | `unknown_blob` | asks another agent; where there is none and it had the bytes before, waits for it to have them again | 410 `blob_gone` |
 /// | `read_failed`, `range_invalid`, `bad_request` | asks another agent | 502 `agent_failed` |
 /// | a broken rule | asks another agent | 502 `agent_failed` |
 ///

@@ -292,7 +292,7 @@ impl Feed {
         if self.link.is_some() || self.waiting.is_some() {
             return Ok(());
         }
-        let bound_to = if self.released { self.verifier.chunks().cloned() } else { None };
+        let bound_to = self.bound_to();
         if let Some((place, link)) = self.sources.online(&self.transfers.agents, bound_to.as_ref()) {
             self.sources.choose(place);
             self.live.set_agent(&self.sources.current().agent);
@@ -309,6 +309,15 @@ impl Feed {
         }
         self.live.set_state(State::WaitingForAgent);
         Ok(())
+    }
+
+    fn another_is_online(&self) -> bool {
+        self.sources.another_is_online(&self.transfers.agents, self.bound_to().as_ref())
+    }
+
+    /// The chunk list under which bytes were released already.
+    fn bound_to(&self) -> Option<Arc<Chunks>> {
+        if self.released { self.verifier.chunks().cloned() } else { None }
     }
 
     /// Before anything was released, the chunk list of the source in use is the one that counts.
@@ -398,7 +407,7 @@ impl Feed {
                 self.count_resume("retry");
             }
             // It had them a moment ago: an agent that came back may be ready again before it has published again.
-            Remedy::NextSource(error @ TransferError::BlobGone) if self.released => {
+            Remedy::NextSource(error @ TransferError::BlobGone) if self.released && !self.another_is_online() => {
                 self.wait_or_fail(error)?;
                 self.link = None;
                 self.count_resume("next_source");

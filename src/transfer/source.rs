@@ -87,6 +87,12 @@ impl Sources {
         self.eligible(bound_to).find_map(|(place, source)| Some((place, agents.registry.link(&source.agent)?)))
     }
 
+    /// Whether a source beside the one in use is online.
+    pub fn another_is_online(&self, agents: &Agents, bound_to: Option<&Arc<Chunks>>) -> bool {
+        let mut others = self.eligible(bound_to).filter(|(place, _)| *place != self.current);
+        others.any(|(_, source)| agents.registry.is_online(&source.agent))
+    }
+
     /// Waits until one is online; `None` when there is none left to wait for.
     pub fn wait(&self, agents: &Arc<Agents>, bound_to: Option<&Arc<Chunks>>) -> Option<BoxFuture<'static, ()>> {
         let waits: Vec<_> = (self.eligible(bound_to))

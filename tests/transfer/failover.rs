@@ -18,9 +18,9 @@ async fn another_agent_goes_on_where_the_first_one_stopped() {
             let stage = Stage::new().await;
             let set = single(bytes(1, 4 * FRAME));
             let set = if chunked { set.chunked(2 * FRAME) } else { set };
-            let ada = stage.agent_with("ada", &set).await;
-            // The newest announcement is the preferred one.
+            // Who announced it first is asked first.
             let bob = stage.agent_with("bob", &set).await;
+            let ada = stage.agent_with("ada", &set).await;
             bob.behave(Behaviour::obedient().at(place, fault).always());
             let what = format!("{fault:?}, chunked: {chunked}");
             let answer = stage.get(&url(&set)).await;
@@ -36,8 +36,8 @@ async fn another_agent_goes_on_where_the_first_one_stopped() {
 async fn a_wrong_chunk_is_asked_of_another_agent_while_none_of_it_was_sent() {
     let stage = Stage::new().await;
     let set = single(bytes(2, 4 * FRAME)).chunked(FRAME);
-    let ada = stage.agent_with("ada", &set).await;
     let eve = stage.agent_with("eve", &set).await;
+    let ada = stage.agent_with("ada", &set).await;
     eve.behave(Behaviour::obedient().at(2 * FRAME as u64, Fault::Corrupt).always());
     assert_bytes(&body(stage.get(&url(&set)).await).await, &set.files[0].bytes, "two agents' bytes");
     assert_eq!(asked(&ada), [(2 * FRAME as u64, 2 * FRAME as u64)]);
@@ -120,23 +120,53 @@ async fn announcing_a_foreign_hash_spoils_nothing() {
 
 #[tokio::test]
 async fn a_chunk_list_is_never_applied_to_another_entry() {
-    let stage = Stage::with(|layer| layer.resume_window = Some(span("200ms"))).await;
+    let stage = Stage::with(|layer| layer.agent_wait = Some(span("200ms"))).await;
     let content = bytes(7, 4 * FRAME);
     let (fine, coarse) = (single(content.clone()).chunked(FRAME), single(content.clone()).chunked(2 * FRAME));
-    let ada = stage.agent_with("ada", &fine).await;
-    let mut bob = stage.agent_with("bob", &coarse).await;
-    // Bytes went out under bob's list, so ada cannot go on.
-    bob.behave(Behaviour::obedient().at(FRAME as u64 + 9, Fault::Error("read_failed")));
-    let received = cut(stage.get(&blob_url(&fine)).await).await;
-    assert_bytes(&received, &content[..received.len()], "bob's bytes");
-    assert!(ada.reads().is_empty());
-    // Before the first byte she can, under her own.
-    bob.behave(Behaviour::obedient().at(0, Fault::Error("read_failed")));
+    let mut ada = stage.agent_with("ada", &fine).await;
+    let bob = stage.agent_with("bob", &coarse).await;
+    // By the path in a set, only those with the set's own list are asked.
+    ada.behave(Behaviour::obedient().at(0, Fault::Error("read_failed")));
+    assert_eq!(refusal(stage.get(&url(&fine)).await).await, (502, "agent_failed".to_owned()));
+    assert!(bob.reads().is_empty());
+    // By the hash alone the lists contradict each other as far as anybody can tell, and the whole file decides.
+    ada.behave(Behaviour::obedient().at(FRAME as u64 + 9, Fault::Error("read_failed")));
+    let answer = stage.get(&blob_url(&fine)).await;
+    assert_eq!(answer.header("sluice-verified"), "full");
+    assert_bytes(&body(answer).await, &content, "ada's bytes, then bob's");
     let answer = stage.range(&blob_url(&fine), &format!("bytes=0-{}", FRAME - 1)).await;
-    assert_eq!(answer.header("sluice-verified"), "full", "a chunk of ada's, half a chunk of bob's");
-    assert_bytes(&body(answer).await, &content[..FRAME], "ada's bytes");
-    bob.cut().await;
-    assert_bytes(&body(stage.get(&blob_url(&fine)).await).await, &content, "ada's bytes, bob offline");
+    assert_eq!(answer.header("sluice-verified"), "none");
+    ada.cut().await;
+    let answer = stage.range(&blob_url(&fine), &format!("bytes=0-{}", FRAME - 1)).await;
+    assert_eq!(refusal(answer).await.0, 503, "what nothing checks is taken from nobody but the first");
+}
+
+/// Whoever takes part in the chat may announce what others announced, with a list that vouches for other bytes.
+#[tokio::test]
+async fn a_false_chunk_list_passes_no_bytes_off_as_somebodys() {
+    for chunked in [false, true] {
+        let stage = Stage::with(|layer| layer.agent_wait = Some(span("100ms"))).await;
+        let content = bytes(9, 4 * FRAME);
+        let set = single(content.clone());
+        let set = if chunked { set.chunked(FRAME) } else { set };
+        let mut ada = stage.agent_with("ada", &set).await;
+        let eve = stage.agent("eve").await;
+        let mut lie = single(bytes(10, 4 * FRAME)).chunked(FRAME);
+        lie.manifest["entries"][0]["sha256"] = set.manifest["entries"][0]["sha256"].clone();
+        stage.share(&eve, "c1", &lie).await;
+        eve.serve_as(&set.files[0].sha256, &lie.files[0].bytes);
+        for path in [url(&set), blob_url(&set)] {
+            assert_bytes(&body(stage.get(&path).await).await, &content, &path);
+            let part = body(stage.range(&path, "bytes=0-99").await).await;
+            assert_bytes(&part, &content[..100], &path);
+        }
+        ada.cut().await;
+        for path in [url(&set), blob_url(&set)] {
+            let outcome = stage.outcome(false, &path, None).await;
+            assert!(outcome.status != Some(200) || !outcome.whole, "{path}: eve's bytes are not ada's file");
+        }
+        assert_eq!(refusal(stage.range(&blob_url(&set), "bytes=0-99").await).await.0, 503);
+    }
 }
 
 #[tokio::test]
