@@ -1,5 +1,5 @@
 //! Downloads as readers see them: one table of requests over every route that bytes leave by, on both versions of HTTP.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
 

@@ -27,6 +27,9 @@ use crate::read::{Coverage, Mismatch, Plan, Verifier, Window};
 
 /// A read whose reader takes nothing for so long gives its slot up while others wait.
 const STUCK_AFTER: Duration = Duration::from_millis(100);
+/// A frame is a slice of a receive buffer about twice its size, which it keeps from being freed. What may have to wait
+/// for its reader is copied out of it in parts of this size, each freed once it is written.
+const PART: usize = 64 * 1024;
 /// While others wait, a read is worth about so much of its reader's time.
 const TURN: Duration = Duration::from_secs(1);
 /// The first and the longest pause before asking again what was refused.
@@ -338,15 +341,16 @@ impl Feed {
         if let Some(sample) = self.reads.front().and_then(|asked| asked.read.take_round_trip()) {
             self.window.round_trip(sample);
         }
-        // A frame is a slice of a receive buffer about twice its size, which it keeps from being freed. What may have to
-        // wait for its reader is better off alone.
-        let bytes = if self.window.is_fast() { bytes } else { Bytes::copy_from_slice(&bytes) };
         let agent = self.sources.current().agent.clone();
         let (span, position) = (self.verifier.span_start(), self.verifier.position());
-        let (pipe, released) = (&self.pipe, &mut self.released);
+        let (pipe, released, fast) = (&self.pipe, &mut self.released, self.window.is_fast());
         let checked = self.verifier.accept(bytes, |piece| {
             *released = true;
-            pipe.push(piece);
+            if fast {
+                pipe.push(piece);
+            } else {
+                piece.chunks(PART).for_each(|part| pipe.push(Bytes::copy_from_slice(part)));
+            }
         });
         // A span that began within this frame is this agent's alone; one that went on may be another's in part.
         let went_on = |start| Some(start) == span && position > start;
