@@ -7,8 +7,7 @@ use crate::protocol::limits::{CREDIT_MAX, DATA_PAYLOAD};
 const FRAME: f64 = DATA_PAYLOAD as f64;
 /// The shortest time over which a pace is measured.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
-/// From this pace on (bytes a second), more frames keep the path busy while tasks take turns on the processors, and
-/// make fewer credit frames do.
+/// From this pace on (bytes a second), more frames keep the path busy while tasks take turns on the processors.
 const FAST: f64 = 16.0 * 1024.0 * 1024.0;
 /// Up to this pace, the frame that is being written to the reader lasts far longer than the next one takes to come.
 const SLOW: f64 = 2.0 * 1024.0 * 1024.0;
@@ -79,7 +78,7 @@ impl Window {
         let (Some(pace), Some(round_trip)) = (self.pace, self.round_trip) else { return };
         let in_flight = (1.25 * pace * round_trip.as_secs_f64() / FRAME).ceil().max(1.0);
         let spare = match pace {
-            _ if self.is_fast() => 7.0,
+            _ if self.is_fast() => 3.0,
             slow if slow <= SLOW => 0.0,
             _ => 1.0,
         };
