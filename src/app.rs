@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures_util::FutureExt as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -21,7 +22,7 @@ use crate::http::server::{self, Limits, Listener};
 use crate::http::{self, AppState};
 use crate::identity::Tokens;
 use crate::metrics::Metrics;
-use crate::sets::{IsOpen, SetLimits, Sets};
+use crate::sets::{Fetch, IsOpen, SetLimits, Sets};
 use crate::store::{OpenError, Store, StoreOptions};
 use crate::transfer::{self, Transfers};
 
@@ -93,6 +94,13 @@ impl Gateway {
         };
         let registry = Arc::clone(&agents);
         let is_open: IsOpen = Arc::new(move |session| registry.registry.is_session(session));
+        let transfers = Transfers::new(Arc::clone(&agents), limits, tracker.clone());
+        let reads = Arc::clone(&transfers);
+        let fetch: Fetch = Arc::new(move |agent, readable| {
+            let transfers = Arc::clone(&reads);
+            async move { transfers.fetch(agent, readable).await }.boxed()
+        });
+        let set_limits = SetLimits { quota: settings.quota, ..SetLimits::default() };
         let state = AppState {
             tokens,
             clock,
@@ -100,9 +108,9 @@ impl Gateway {
             public_url: Arc::new(settings.public_url(public.address())),
             require_task: settings.require_task,
             access: Access::new(store.clone(), ACCESS_BYTES),
-            sets: Sets::new(store.clone(), metrics, SetLimits::default(), is_open, draining.clone()),
+            sets: Sets::new(store.clone(), metrics, set_limits, is_open, fetch, draining.clone()),
             store,
-            transfers: Transfers::new(Arc::clone(&agents), limits, tracker.clone()),
+            transfers,
             agents,
             tracker,
         };

@@ -44,6 +44,8 @@ pub struct Metrics {
     pub sessions: IntCounterVec,
     /// Announcements decided, by `outcome`: `accepted` or the code of the refusal.
     pub announcements: IntCounterVec,
+    /// Announcements that wait for their manifests to be read.
+    pub announcements_reading: IntGauge,
     /// Broken rules of the protocol, by `rule`.
     pub violations: IntCounterVec,
     /// Chunks and files whose hash was not the announced one.
@@ -83,6 +85,11 @@ impl Metrics {
             agents_online: gauge(&r, "sluice_agents_online", "Agents online.")?,
             sessions: counters(&r, "sluice_sessions_total", "Sessions asked for.", &["outcome"])?,
             announcements: counters(&r, "sluice_announcements_total", "Announcements decided.", &["outcome"])?,
+            announcements_reading: gauge(
+                &r,
+                "sluice_announcements_reading",
+                "Announcements that wait for their manifests to be read.",
+            )?,
             violations: counters(&r, "sluice_violations_total", "Rules of the protocol that agents broke.", &["rule"])?,
             hash_mismatches: counter(&r, "sluice_hash_mismatches_total", "Hashes that were not the announced ones.")?,
             requests: counters(&r, "sluice_http_requests_total", "HTTP requests answered.", &["route", "status"])?,

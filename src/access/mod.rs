@@ -18,8 +18,8 @@ use bytes::Bytes;
 
 use crate::identity::Caller;
 use crate::protocol::limits::PATH_BYTES;
-use crate::protocol::{AgentName, ChatId, Chunks, EntryKind, Principal, Sha256};
-use crate::store::{Scope, Store, StoreError, TaskRule};
+use crate::protocol::{AgentName, ChatId, Chunks, EntryKind, Location, Principal, Sha256};
+use crate::store::{FileId, Offer, Scope, Store, StoreError, TaskRule};
 
 use cache::{Answer, Cache, Target};
 
@@ -43,6 +43,25 @@ pub struct Source {
     pub agent: Principal,
     /// The chunk list of this announcement's own entry, never that of another entry of the same blob.
     pub chunks: Option<Arc<Chunks>>,
+}
+
+/// Bytes that an announcement names before it is kept: its manifest, or one nested in it.
+#[derive(Debug, Clone)]
+pub struct Announced {
+    /// The blob.
+    pub sha256: Sha256,
+    /// Its complete length in bytes, as announced.
+    pub size: u64,
+    /// The chunk list of the entry that names it.
+    pub chunks: Option<Arc<Chunks>>,
+    /// Where it can be read: the entry's or set's list, then the announcement's.
+    pub locations: Vec<Location>,
+}
+
+/// How bytes that `agent` is announcing can be read: from that agent, and from nobody else. None when no location is
+/// one that this gateway reads.
+pub async fn announced(store: &Store, agent: &Principal, wanted: Announced) -> Result<Option<Readable>, StoreError> {
+    sources::announced(store, agent, wanted).await
 }
 
 /// A file of a set that a caller may read.
@@ -135,6 +154,33 @@ impl Access {
         })
     }
 
+    /// A version of a chat's file. `None` when there is none, or the caller may not read it.
+    pub async fn version(
+        &self,
+        caller: &Caller,
+        chat: &ChatId,
+        file: FileId,
+        version: u32,
+    ) -> Result<Option<FileAccess>, StoreError> {
+        let target = Target::Version(chat.clone(), file, version);
+        let answer = self.cache.answer(&self.store, caller, target, async {
+            let offers = self.store.offers_of_version(scope(caller), chat, (file, version), OFFERS).await?;
+            self.file_of(caller, offers).await.map(Answer::File)
+        });
+        Ok(match answer.await? {
+            Answer::File(file) => file,
+            Answer::Participant(_) | Answer::Blob(_) | Answer::Manifest => None,
+        })
+    }
+
+    /// The bytes of a nested manifest that was found as a file: kept here since it was announced.
+    pub async fn nested_manifest(&self, file: &FileAccess) -> Result<Option<Bytes>, StoreError> {
+        match file.kind {
+            EntryKind::Manifest => self.store.manifest_bytes(&file.readable.sha256).await,
+            EntryKind::File => Ok(None),
+        }
+    }
+
     /// A blob or manifest by its hash, from every set that the caller may read and whose task fits the request.
     pub async fn blob(&self, caller: &Caller, request: BlobRequest<'_>) -> Result<BlobAnswer, StoreError> {
         let target = Target::blob(request);
@@ -157,7 +203,12 @@ impl Access {
         set: &Sha256,
         path: &str,
     ) -> Result<Option<FileAccess>, StoreError> {
-        let mut offers = self.store.offers_of_file(scope(caller), chat, set, path, OFFERS).await?;
+        let offers = self.store.offers_of_file(scope(caller), chat, set, path, OFFERS).await?;
+        self.file_of(caller, offers).await
+    }
+
+    /// A file that these announcements list, and who else may help out with it.
+    async fn file_of(&self, caller: &Caller, mut offers: Vec<Offer>) -> Result<Option<FileAccess>, StoreError> {
         let Some(first) = offers.first().cloned() else { return Ok(None) };
         let others = self.store.offers_of_blob(scope(caller), None, &first.sha256, TaskRule::Any, OFFERS).await?;
         offers.extend(others.into_iter().filter(|offer| offer.size == first.size));
@@ -165,7 +216,7 @@ impl Access {
         let mut sources = sources::of(&self.store, offers).await?;
         // Whoever else announced the hash may help out, but only with bytes that this entry's own list vouches for.
         sources.retain(|source| source.chunks.as_deref() == list.as_ref());
-        if sources.is_empty() {
+        if sources.is_empty() && first.kind == EntryKind::File {
             return Ok(None);
         }
         Ok(Some(FileAccess {
@@ -187,6 +238,10 @@ impl Access {
         let mut offers = self.store.offers_of_blob(scope, agent, sha256, rule, OFFERS).await?;
         let mut refused = !offers.is_empty();
         offers.retain(|offer| offer.passes);
+        if offers.iter().any(|offer| offer.kind == EntryKind::Manifest) {
+            // It came from its agent before its set was kept.
+            return Ok(Answer::Manifest);
+        }
         if let Some(size) = offers.first().map(|first| first.size) {
             refused = false;
             offers.retain(|offer| offer.size == size);

@@ -1,8 +1,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::Source;
-use crate::protocol::{AgentName, Chunks, LocationKind, Principal, Sha256};
+use super::{Announced, Readable, Source};
+use crate::protocol::{AgentName, Chunks, Location, LocationKind, Principal, Sha256};
 use crate::store::{Offer, Store, StoreError};
 
 /// Most sources of one answer: each brings a chunk list of up to 8 MiB.
@@ -10,7 +10,7 @@ const SOURCES: usize = 8;
 
 /// The offers that the relay can serve, as sources, in the same order: one for each agent.
 pub(super) async fn of(store: &Store, offers: Vec<Offer>) -> Result<Vec<Source>, StoreError> {
-    let mut named: Vec<AgentName> = offers.iter().flat_map(relay_names).collect();
+    let mut named: Vec<AgentName> = offers.iter().flat_map(|offer| relay_names(&offer.locations)).collect();
     named.sort();
     named.dedup();
     let holders = if named.is_empty() { HashMap::new() } else { store.holders(&named).await? };
@@ -21,7 +21,8 @@ pub(super) async fn of(store: &Store, offers: Vec<Offer>) -> Result<Vec<Source>,
         if sources.len() == SOURCES {
             break;
         }
-        if !relays(&offer, &holders) || sources.iter().any(|source| source.agent == offer.agent) {
+        if !relays(&offer.agent, &offer.locations, &holders) || sources.iter().any(|source| source.agent == offer.agent)
+        {
             continue;
         }
         let entry = (offer.manifest, offer.position);
@@ -47,13 +48,26 @@ pub(super) fn settle(sources: &mut [Source]) {
     }
 }
 
-/// Whether the announcing agent's own connection is a way to the bytes: no location is named at all, or a `relay` one
-/// whose name the announcing agent holds. One that names another agent gives nothing.
-fn relays(offer: &Offer, holders: &HashMap<AgentName, Principal>) -> bool {
-    offer.locations.is_empty() || relay_names(offer).any(|name| holders.get(&name) == Some(&offer.agent))
+/// Where the bytes of an announcement that is not kept yet can be read: the same rule as for offers.
+pub(super) async fn announced(
+    store: &Store,
+    agent: &Principal,
+    wanted: Announced,
+) -> Result<Option<Readable>, StoreError> {
+    let Announced { sha256, size, chunks, locations } = wanted;
+    let named: Vec<AgentName> = relay_names(&locations).collect();
+    let holders = if named.is_empty() { HashMap::new() } else { store.holders(&named).await? };
+    let source = Source { agent: agent.clone(), chunks };
+    Ok(relays(agent, &locations, &holders).then(|| Readable { sha256, size, sources: vec![source] }))
 }
 
-fn relay_names(offer: &Offer) -> impl Iterator<Item = AgentName> {
-    let relays = offer.locations.iter().filter(|location| location.kind == LocationKind::Relay);
+/// Whether the announcing agent's own connection is a way to the bytes: no location is named at all, or a `relay` one
+/// whose name the announcing agent holds. One that names another agent gives nothing.
+fn relays(agent: &Principal, locations: &[Location], holders: &HashMap<AgentName, Principal>) -> bool {
+    locations.is_empty() || relay_names(locations).any(|name| holders.get(&name) == Some(agent))
+}
+
+fn relay_names(locations: &[Location]) -> impl Iterator<Item = AgentName> {
+    let relays = locations.iter().filter(|location| location.kind == LocationKind::Relay);
     relays.filter_map(|location| location.target.parse().ok())
 }

@@ -20,8 +20,8 @@ pub mod timestamp;
 pub use conditional::{EntityTag, Precondition};
 pub use ids::{AgentName, ChatId, Principal, RequestId, SessionId, TaskId};
 pub use manifest::{
-    Chunks, Entry, EntryKind, GrowingTree, Location, LocationKind, Manifest, ManifestCode, ManifestDraft, ManifestError,
-    Tree,
+    Chunks, Entry, EntryKind, GrowingTree, Location, LocationKind, Manifest, ManifestCode, ManifestDraft,
+    ManifestError, Tree,
 };
 pub use range::{ByteRange, Selection};
 pub use sha256::{Hasher, Sha256};

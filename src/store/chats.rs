@@ -1,6 +1,6 @@
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
-use super::{Store, StoreError, rows};
+use super::{Store, StoreError, rows, versions};
 use crate::protocol::{ChatId, Principal};
 
 /// A chat and who takes part in it.
@@ -89,6 +89,7 @@ impl Store {
         self.write(async move {
             let mut tx = store.begin().await?;
             let deleted = sqlx::query("DELETE FROM chats WHERE id = $1").bind(chat.as_str()).execute(&mut *tx).await?;
+            versions::forget(&mut tx, &chat).await?;
             tx.commit().await?;
             Ok(deleted.rows_affected() > 0)
         })

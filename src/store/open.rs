@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sqlx::migrate::{Migrate as _, MigrateError, Migrator};
 use sqlx::{AnyConnection, Connection as _};
+use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use super::dialect::Dialect;
@@ -142,6 +143,7 @@ impl Store {
             dialect: target.dialect,
             writer,
             reader,
+            large: Semaphore::new(target.dialect.large_writes()),
             operation_timeout: options.operation_timeout,
             clock: options.clock,
             tasks: TaskTracker::new(),

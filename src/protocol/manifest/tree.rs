@@ -82,6 +82,11 @@ impl GrowingTree {
         Some(Wanted { sha256, size: entry.size, entry, owner })
     }
 
+    /// Bytes of all nested manifests that were found, each counted once.
+    pub fn nested_bytes(&self) -> u64 {
+        self.nested_bytes
+    }
+
     /// Takes in the manifest that is [`wanted`](Self::wanted), or any other that is missing.
     ///
     /// # Errors

@@ -109,7 +109,10 @@ fn manifests_nest_eight_deep() {
     let mut chain = chain(NESTING_DEPTH);
     let (eight, seven) = (chain.pop().unwrap(), chain.pop().unwrap());
     let others: Vec<_> = chain.iter().chain([&eight, &seven]).collect();
-    assert_eq!(refusal(manifest(vec![nested("a/m", &seven), nested("b/m", &eight)]), &others), ManifestCode::NestingTooDeep);
+    assert_eq!(
+        refusal(manifest(vec![nested("a/m", &seven), nested("b/m", &eight)]), &others),
+        ManifestCode::NestingTooDeep
+    );
 }
 
 #[test]
