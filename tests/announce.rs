@@ -1,21 +1,28 @@
 //! Decisions about announcements, on both databases.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+#[path = "support/blobs.rs"]
+mod blobs;
 #[path = "support/db.rs"]
 mod db;
+#[path = "announce/hostile.rs"]
+mod hostile;
+#[path = "announce/reading.rs"]
+mod reading;
 #[path = "support/sets.rs"]
 mod sets;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use blobs::Blobs;
 use db::TestDatabase;
 use serde_json::{Value, json};
 use sets::{id, open, read, value};
 use sluice::agents::{OpenSession, Text};
 use sluice::metrics::Metrics;
 use sluice::protocol::{Sha256, manifest};
-use sluice::sets::{Accepted, AnnounceCode, Announcer, Decision, Fetch, Reading, Refusal, SetLimits, Sets};
+use sluice::sets::{Accepted, AnnounceCode, Announcer, Decision, Refusal, SetLimits, Sets};
 use sluice::store::{Binding, Quota, Store};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

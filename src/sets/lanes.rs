@@ -17,7 +17,7 @@ pub(super) struct Lanes(Arc<DashMap<Principal, Lane>>);
 #[derive(Debug, Default)]
 struct Lane {
     pending: usize,
-    /// Cancelled when the latest that entered has left.
+    /// Cancelled when the turn of the latest that entered is over.
     last: Option<CancellationToken>,
 }
 
@@ -46,12 +46,17 @@ impl Lanes {
 }
 
 impl Turn {
-    /// Waits until those that entered before have left.
+    /// Waits until the turns of those that entered before are over.
     pub(super) async fn comes(&self) {
         let before = self.before.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(before) = before {
             before.cancelled().await;
         }
+    }
+
+    /// Lets those that entered after go on. The place itself is kept until the turn is dropped.
+    pub(super) fn end(&self) {
+        self.left.cancel();
     }
 
     /// Whose it is.
@@ -87,8 +92,10 @@ mod tests {
         first.comes().await;
         let mut waiting = Box::pin(second.comes());
         assert!(waiting.as_mut().now_or_never().is_none());
-        drop(first);
+        first.end();
         waiting.await;
+        assert!(lanes.enter(&agent).is_none(), "it has its place still");
+        drop(first);
         let third = lanes.enter(&agent).unwrap();
         assert!(third.comes().now_or_never().is_none());
         drop(second);

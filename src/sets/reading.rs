@@ -57,6 +57,7 @@ impl Reading {
             }),
             () = self.sets.draining.cancelled() => Err(Refused::stopping()),
         };
+        self.turn.end();
         self.sets.metrics.announcements_reading.dec();
         self.sets.count(outcome.as_ref().map(drop));
         outcome.map_err(|refused| {
