@@ -98,8 +98,7 @@ pub async fn serve(
     let (body, coverage) = match representation.content {
         Content::Here(_, content) => (Body::from(slice(&content, bytes)), Coverage::Full),
         Content::Remote(readable) if method == Method::HEAD => {
-            let chunks = readable.sources.first().and_then(|source| source.chunks.clone());
-            (Body::empty(), Verifier::new(bytes, size, sha256, chunks).coverage())
+            (Body::empty(), Verifier::new(bytes, size, sha256, readable.chunks).coverage())
         }
         Content::Remote(readable) => {
             let cursor = state.transfers.open(caller.principal.clone(), readable, bytes).await?;
