@@ -1,7 +1,6 @@
 //! The producer endpoint's shape (specification section 2) over every set that the caller may read: an unmodified
 //! client uses the gateway as an `https` or `robutler` location.
 
-use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
@@ -13,6 +12,7 @@ use super::download::{self, Content, Representation};
 use super::error::Problem;
 use super::json::PathOf;
 use super::native::MANIFEST_TYPE;
+use super::routes::Routes;
 use crate::access::{BlobAnswer, BlobRequest};
 use crate::protocol::{AgentName, Sha256};
 
@@ -23,9 +23,9 @@ pub const ROUTES: [&str; 3] =
     ["/artifacts/blobs/{name}", "/agents/{agent}/artifacts/blobs/{name}", "/api/blob/cas/{hex}"];
 
 /// What answers on [`ROUTES`].
-pub fn routes() -> Router<AppState> {
+pub fn routes() -> Routes {
     let [any, one, cas] = ROUTES;
-    Router::new().route(any, get(any_agent)).route(one, get(one_agent)).route(cas, get(by_hex))
+    Routes::new().route(any, get(any_agent)).route(one, get(one_agent)).route(cas, get(by_hex))
 }
 
 async fn any_agent(

@@ -12,6 +12,7 @@ pub mod json;
 pub mod native;
 pub mod operator;
 pub mod ops;
+pub mod routes;
 pub mod server;
 mod socket;
 pub mod trace;
@@ -34,6 +35,7 @@ use crate::metrics::Metrics;
 use crate::sets::Sets;
 use crate::store::Store;
 use crate::transfer::Transfers;
+use routes::Routes;
 
 /// What handlers share. Cloned for every request, so everything in it is cheap to clone.
 #[derive(Clone)]
@@ -74,21 +76,26 @@ pub fn router(state: AppState) -> Router {
     for route in blobs::ROUTES.iter().chain([&native::FILE_ROUTE]) {
         trace::touch_metrics(&state.metrics, route);
     }
-    let routes = Router::new()
+    complete(routes().into_router(), state)
+}
+
+/// Every route of the public listener. `tests/routes.rs` asks each of them as people whom it does not concern.
+pub fn routes() -> Routes {
+    Routes::new()
         .route("/ws", get(connect::connect))
         .merge(operator::routes())
         .merge(transfers::routes())
         .merge(native::routes())
-        .merge(downloads());
-    complete(routes, state)
+        .merge(downloads())
 }
 
 /// The routes that bytes leave by: whatever they answer says that they take ranges (specification section 2).
-fn downloads() -> Router<AppState> {
-    native::downloads()
-        .merge(blobs::routes())
-        .method_not_allowed_fallback(error::method_not_allowed)
-        .layer(middleware::map_response(error::accept_ranges))
+fn downloads() -> Routes {
+    native::downloads().merge(blobs::routes()).each(|router| {
+        router
+            .method_not_allowed_fallback(error::method_not_allowed)
+            .layer(middleware::map_response(error::accept_ranges))
+    })
 }
 
 /// Gives `routes` what all routes have: answers to unknown paths and methods, a log line and a count for each request.

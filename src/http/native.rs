@@ -1,9 +1,9 @@
 //! The readers' own face: a chat's sets, what is in them, and their files by path.
 
+use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
-use axum::{Json, Router};
 use http::{HeaderMap, Method};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
@@ -13,6 +13,7 @@ use super::auth::Reader;
 use super::download::{self, Content, Representation};
 use super::error::Problem;
 use super::json::{PathOf, QueryOf};
+use super::routes::Routes;
 use crate::identity::Caller;
 use crate::protocol::{ChatId, Sha256};
 use crate::sets::{EntryList, SetList};
@@ -35,13 +36,13 @@ const ENTRIES_PAGE_DEFAULT: u32 = 200;
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The routes of lists.
-pub fn routes() -> Router<AppState> {
-    Router::new().route("/v1/chats/{chat}/sets", get(sets)).route("/v1/chats/{chat}/sets/{set}/entries", get(entries))
+pub fn routes() -> Routes {
+    Routes::new().route("/v1/chats/{chat}/sets", get(sets)).route("/v1/chats/{chat}/sets/{set}/entries", get(entries))
 }
 
 /// The routes that serve bytes.
-pub fn downloads() -> Router<AppState> {
-    Router::new().route("/v1/chats/{chat}/sets/{set}", get(manifest)).route(FILE_ROUTE, get(file))
+pub fn downloads() -> Routes {
+    Routes::new().route("/v1/chats/{chat}/sets/{set}", get(manifest)).route(FILE_ROUTE, get(file))
 }
 
 /// A page of a list. The cursor is read by the handler, after it is clear that the caller may see the list.
