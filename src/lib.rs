@@ -18,6 +18,7 @@
 //! - [`store`]: everything that outlives the process, and all SQL
 //! - [`identity`]: who is calling
 //! - [`access`]: who may read what
+//! - [`audit`]: who read what
 //! - [`agents`]: who is connected, and the reads in flight
 //! - [`transfer`]: from a range to its bytes, across reconnects
 //! - [`sets`]: what agents announced, and what a chat lists
@@ -41,6 +42,8 @@ pub mod store;
 pub mod identity;
 
 pub mod access;
+
+pub mod audit;
 
 pub mod agents;
 

@@ -8,7 +8,7 @@ use http::{HeaderMap, Method};
 
 use super::AppState;
 use super::auth::Reader;
-use super::download::{self, Content, Representation};
+use super::download::{self, Content, Representation, Way};
 use super::error::Problem;
 use super::json::PathOf;
 use super::native::MANIFEST_TYPE;
@@ -80,6 +80,7 @@ async fn blob(
         BlobAnswer::Blob(readable) => (OCTET_STREAM, Content::Remote(readable)),
         BlobAnswer::Manifest(bytes) => (MANIFEST_TYPE, Content::Here(sha256, bytes)),
     };
-    let representation = Representation { name: sha256.to_hex(), media_type: media_type.to_owned(), content };
+    let (name, media_type) = (sha256.to_hex(), media_type.to_owned());
+    let representation = Representation { name, media_type, content, way: Way::default() };
     download::serve(&state, &caller, method, headers, representation).await
 }

@@ -3,15 +3,18 @@
 //! [`server`] holds connections, [`trace`] sees every request, [`auth`] says who sent it, [`error`] turns failures into
 //! answers, and each face has a file of its own. No face looks at another's types.
 
+pub mod audit;
 pub mod auth;
 pub mod blobs;
 pub mod connect;
 pub mod download;
 pub mod error;
 pub mod json;
+pub mod limit;
 pub mod native;
 pub mod operator;
 pub mod ops;
+mod reading;
 pub mod routes;
 pub mod server;
 mod socket;
@@ -28,6 +31,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
 use crate::agents::Agents;
+use crate::audit::Audit;
 use crate::clock::Clock;
 use crate::config::PublicUrl;
 use crate::identity::Tokens;
@@ -35,6 +39,7 @@ use crate::metrics::Metrics;
 use crate::sets::Sets;
 use crate::store::Store;
 use crate::transfer::Transfers;
+use limit::Limiter;
 use routes::Routes;
 
 /// What handlers share. Cloned for every request, so everything in it is cheap to clone.
@@ -60,6 +65,10 @@ pub struct AppState {
     pub agents: Arc<Agents>,
     /// What is read.
     pub transfers: Arc<Transfers>,
+    /// How much one address, and one reader, may ask for.
+    pub limiter: Arc<Limiter>,
+    /// Who read what.
+    pub audit: Audit,
     /// Where tasks run that shutdown waits for.
     pub tracker: TaskTracker,
 }
@@ -85,6 +94,7 @@ pub fn routes() -> Routes {
         .route("/ws", get(connect::connect))
         .merge(operator::routes())
         .merge(transfers::routes())
+        .merge(audit::routes())
         .merge(native::routes())
         .merge(downloads())
 }
@@ -104,6 +114,7 @@ pub fn complete(routes: Router<AppState>, state: AppState) -> Router {
     routes
         .method_not_allowed_fallback(error::method_not_allowed)
         .fallback(error::not_found)
+        .layer(middleware::from_fn_with_state(state.limiter.clone(), limit::limit))
         .layer(middleware::from_fn_with_state(state.metrics.clone(), trace::trace))
         .with_state(state)
 }

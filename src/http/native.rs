@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::AppState;
 use super::auth::Reader;
-use super::download::{self, Content, Representation};
+use super::download::{self, Content, Representation, Way};
 use super::error::Problem;
 use super::json::{PathOf, QueryOf};
 use super::routes::Routes;
@@ -90,8 +90,12 @@ async fn manifest(
     participant(&state, &caller, &chat).await?;
     let bytes = state.sets.manifest(&chat, &set).await?.ok_or(Problem::NotFound)?;
     let name = format!("{set}.json");
-    let representation =
-        Representation { name, media_type: MANIFEST_TYPE.to_owned(), content: Content::Here(set, bytes) };
+    let representation = Representation {
+        name,
+        media_type: MANIFEST_TYPE.to_owned(),
+        content: Content::Here(set, bytes),
+        way: Way { chat: Some(chat), ..Way::default() },
+    };
     download::serve(&state, &caller, &method, &headers, representation).await
 }
 
@@ -107,6 +111,7 @@ async fn file(
         name: file.path.to_string(),
         media_type: file.media_type.to_string(),
         content: Content::Remote(file.readable),
+        way: Way { chat: Some(chat), path: Some(path), link: None },
     };
     download::serve(&state, &caller, &method, &headers, representation).await
 }
