@@ -52,6 +52,8 @@ pub struct Metrics {
     pub audit_records: IntCounterVec,
     /// Requests told to come later, by the `limit` that was met.
     pub requests_limited: IntCounterVec,
+    /// The gateway's own fetches, by `outcome`: `answered` or the error's code.
+    pub fetches: IntCounterVec,
     /// HTTP requests answered, by `route` and `status`.
     pub requests: IntCounterVec,
     /// 1 while the database answers.
@@ -96,6 +98,7 @@ impl Metrics {
                 "Requests told to come later.",
                 &["limit"],
             )?,
+            fetches: counters(&r, "sluice_fetches_total", "The gateway's own fetches.", &["outcome"])?,
             requests: counters(&r, "sluice_http_requests_total", "HTTP requests answered.", &["route", "status"])?,
             database_up: gauge(&r, "sluice_database_up", "1 while the database answers.")?,
             registry: r,

@@ -32,7 +32,9 @@ pub struct Readable {
     pub sha256: Sha256,
     /// Its complete length in bytes. Every source's entry agrees on it.
     pub size: u64,
-    /// Never empty, the one that was announced first in front, no agent twice, and all with one and the same chunk list.
+    /// What vouches for each chunk, whichever source it comes from. Without one, only the whole blob's hash does.
+    pub chunks: Option<Arc<Chunks>>,
+    /// Never empty, the one that was announced first in front, and no agent twice.
     pub sources: Vec<Source>,
 }
 
@@ -41,8 +43,6 @@ pub struct Readable {
 pub struct Source {
     /// Who announced it; a `relay` location reaches this agent only.
     pub agent: Principal,
-    /// The chunk list of this announcement's own entry, never that of another entry of the same blob.
-    pub chunks: Option<Arc<Chunks>>,
 }
 
 /// A file of a set that a caller may read.
@@ -161,15 +161,16 @@ impl Access {
         let Some(first) = offers.first().cloned() else { return Ok(None) };
         let others = self.store.offers_of_blob(scope(caller), None, &first.sha256, TaskRule::Any, OFFERS).await?;
         offers.extend(others.into_iter().filter(|offer| offer.size == first.size));
-        let list = self.store.chunks(&first.manifest, first.position).await?;
-        let mut sources = sources::of(&self.store, offers).await?;
+        let chunks = self.store.chunks(&first.manifest, first.position).await?.map(Arc::new);
+        let mut found = sources::of(&self.store, offers).await?;
         // Whoever else announced the hash may help out, but only with bytes that this entry's own list vouches for.
-        sources.retain(|source| source.chunks.as_deref() == list.as_ref());
+        found.retain(|listed| listed.chunks == chunks);
+        let sources: Vec<Source> = found.into_iter().map(|listed| listed.source).collect();
         if sources.is_empty() {
             return Ok(None);
         }
         Ok(Some(FileAccess {
-            readable: Readable { sha256: first.sha256, size: first.size, sources },
+            readable: Readable { sha256: first.sha256, size: first.size, chunks, sources },
             path: first.path.into(),
             media_type: first.media_type.into(),
             kind: first.kind,
@@ -190,10 +191,11 @@ impl Access {
         if let Some(size) = offers.first().map(|first| first.size) {
             refused = false;
             offers.retain(|offer| offer.size == size);
-            let mut sources = sources::of(&self.store, offers).await?;
-            sources::settle(&mut sources);
+            let found = sources::of(&self.store, offers).await?;
+            let chunks = sources::settled(&found);
+            let sources: Vec<Source> = found.into_iter().map(|listed| listed.source).collect();
             if !sources.is_empty() {
-                return Ok(Answer::Blob(BlobAnswer::Blob(Readable { sha256: *sha256, size, sources })));
+                return Ok(Answer::Blob(BlobAnswer::Blob(Readable { sha256: *sha256, size, chunks, sources })));
             }
         }
         match self.store.manifest_announced(scope, agent, sha256, rule).await? {

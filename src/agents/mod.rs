@@ -8,6 +8,7 @@ pub mod connection;
 pub mod gate;
 pub mod mailbox;
 pub mod message;
+mod outbox;
 pub mod read;
 mod reads;
 pub mod registry;

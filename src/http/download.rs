@@ -100,8 +100,7 @@ pub async fn serve(
         Content::Here(..) if method == Method::HEAD => (Body::empty(), Coverage::Full),
         Content::Here(_, content) => (Body::new(Held::new(slice(&content, bytes), begin())), Coverage::Full),
         Content::Remote(readable) if method == Method::HEAD => {
-            let chunks = readable.sources.first().and_then(|source| source.chunks.clone());
-            (Body::empty(), Verifier::new(bytes, size, sha256, chunks).coverage())
+            (Body::empty(), Verifier::new(bytes, size, sha256, readable.chunks).coverage())
         }
         Content::Remote(readable) => {
             let reading = begin();

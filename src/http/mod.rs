@@ -36,6 +36,7 @@ use crate::clock::Clock;
 use crate::config::PublicUrl;
 use crate::identity::Tokens;
 use crate::metrics::Metrics;
+use crate::outbound::Outbound;
 use crate::sets::Sets;
 use crate::store::Store;
 use crate::transfer::Transfers;
@@ -47,6 +48,8 @@ use routes::Routes;
 pub struct AppState {
     /// Verifies tokens.
     pub tokens: Tokens,
+    /// Fetches what others keep.
+    pub outbound: Outbound,
     /// The time.
     pub clock: Clock,
     /// What an operator can count.

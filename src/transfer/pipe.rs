@@ -12,6 +12,9 @@ use super::budget::Allowance;
 
 /// The least that a piece counts for, so that an agent that sends tiny frames gains no room by it.
 const PIECE_COST: usize = 4 * 1024;
+/// A frame is a slice of a receive buffer about twice its size, which it keeps from being freed. What may have to wait
+/// for its reader is copied out of it in parts of this size, each freed once it is written.
+const PART: usize = 64 * 1024;
 
 /// Holds no more than the feed's window: the feed grants credit only for room that is free here.
 #[derive(Debug)]
@@ -56,6 +59,11 @@ impl Pipe {
         state.pieces.push_back(piece);
         drop(state);
         self.reader.wake();
+    }
+
+    /// The feed's side: bytes may be released that may have to wait for a slow reader.
+    pub fn push_copied(&self, piece: &[u8]) {
+        piece.chunks(PART).for_each(|part| self.push(Bytes::copy_from_slice(part)));
     }
 
     /// The feed's side: nothing more comes.
