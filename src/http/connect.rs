@@ -10,7 +10,7 @@ use axum::extract::{Query, State};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
-use http::HeaderMap;
+use http::{Extensions, HeaderMap};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite;
@@ -50,6 +50,7 @@ pub async fn connect(
     State(state): State<AppState>,
     Query(query): Query<ConnectQuery>,
     headers: HeaderMap,
+    extensions: Extensions,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
     let upgrade =
@@ -59,6 +60,10 @@ pub async fn connect(
     let credential = auth::bearer(&headers).or(query.token.as_deref()).map(Credential::new);
     // Whoever has not said who they are by now may not fill as much memory as an agent may.
     let known = state.agents.gate.identify(credential.as_ref()).is_ok();
+    if !known && credential.is_some() {
+        state.limiter.failed(&extensions)?;
+    }
+    state.limiter.admit(known).await?;
     let (message, read_buffer) = match kind {
         Kind::Control if known => (CONTROL_MESSAGE, CONTROL_READ_BUFFER),
         Kind::Control => (STRANGERS_MESSAGE, CONTROL_READ_BUFFER),

@@ -1,7 +1,6 @@
 //! The operator's face: chats and who takes part in them, sessions of turns, agents' names.
 
 use axum::Json;
-use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
@@ -12,6 +11,7 @@ use super::AppState;
 use super::auth::Operator;
 use super::error::Problem;
 use super::json::{JsonBody, PathOf, QueryOf};
+use super::routes::Routes;
 use crate::clock::rfc3339;
 use crate::protocol::{AgentName, ChatId, Principal, SessionId};
 use crate::store::{Added, AgentRecord, Binding, Chat, Store};
@@ -24,8 +24,8 @@ const PARTICIPANTS: usize = 10_000;
 const AGENTS_PAGE: u32 = 200;
 
 /// The routes.
-pub fn routes() -> Router<AppState> {
-    Router::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .route("/v1/chats/{chat}", put(put_chat).get(get_chat).delete(delete_chat))
         // A wildcard, because a principal may hold slashes and not everyone escapes them.
         .route("/v1/chats/{chat}/participants/{*principal}", put(add_participant).delete(remove_participant))

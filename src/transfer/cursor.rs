@@ -38,6 +38,20 @@ impl Cursor {
         self.live.id
     }
 
+    /// The transfer as others see it.
+    pub fn live(&self) -> &Arc<Live> {
+        &self.live
+    }
+
+    /// How it would end if it ended now.
+    pub fn outcome(&self) -> &'static str {
+        match self.failed {
+            Some(error) => error.code(),
+            None if self.remaining() == 0 => "complete",
+            None => "reader_left",
+        }
+    }
+
     /// How much of the range is checked before it can complete.
     pub fn coverage(&self) -> Coverage {
         self.coverage
@@ -69,11 +83,6 @@ impl Cursor {
 impl Drop for Cursor {
     fn drop(&mut self) {
         self.pipe.leave();
-        let outcome = match self.failed {
-            Some(error) => error.code(),
-            None if self.remaining() == 0 => "complete",
-            None => "reader_left",
-        };
-        self.transfers.end(&self.live, outcome);
+        self.transfers.end(&self.live, self.outcome());
     }
 }
