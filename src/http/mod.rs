@@ -9,6 +9,7 @@ pub mod connect;
 pub mod download;
 pub mod error;
 pub mod json;
+pub mod keys;
 pub mod native;
 pub mod operator;
 pub mod ops;
@@ -29,7 +30,7 @@ use crate::access::Access;
 use crate::agents::Agents;
 use crate::clock::Clock;
 use crate::config::PublicUrl;
-use crate::identity::Tokens;
+use crate::identity::{GatewayKey, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::Outbound;
 use crate::sets::Sets;
@@ -41,6 +42,8 @@ use crate::transfer::Transfers;
 pub struct AppState {
     /// Verifies tokens.
     pub tokens: Tokens,
+    /// Signs what the gateway asks of others.
+    pub key: GatewayKey,
     /// Fetches what others keep.
     pub outbound: Outbound,
     /// The time.
@@ -79,6 +82,7 @@ pub fn router(state: AppState) -> Router {
     }
     let routes = Router::new()
         .route("/ws", get(connect::connect))
+        .merge(keys::routes())
         .merge(operator::routes())
         .merge(transfers::routes())
         .merge(native::routes())
