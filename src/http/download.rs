@@ -14,8 +14,8 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body::{Frame, SizeHint};
 
-use super::AppState;
 use super::error::Problem;
+use super::{AppState, server};
 use crate::access::Readable;
 use crate::identity::Caller;
 use crate::protocol::conditional::{EntityTag, Precondition};
@@ -101,7 +101,7 @@ pub async fn serve(
             (Body::empty(), Verifier::new(bytes, size, sha256, readable.chunks).coverage())
         }
         Content::Remote(readable) => {
-            let cursor = state.transfers.open(caller.principal.clone(), readable, bytes).await?;
+            let cursor = state.transfers.open(caller.principal.clone(), readable, bytes, server::stream_cut()).await?;
             let coverage = cursor.coverage();
             (Body::new(Transferred(cursor)), coverage)
         }

@@ -238,7 +238,11 @@ fn builder(limits: Limits, tasks: &TaskTracker, cut: &CancellationToken) -> Buil
     builder
 }
 
-/// Runs HTTP/2's streams where [`serve`] waits for them, and cuts them with their connection.
+tokio::task_local! {
+    static STREAM: CancellationToken;
+}
+
+/// Runs HTTP/2's streams where [`serve`] waits for them, and cuts them with their connection, or one by one.
 #[derive(Debug, Clone)]
 struct Tracked {
     tasks: TaskTracker,
@@ -247,7 +251,9 @@ struct Tracked {
 
 impl<F: Future<Output: Send> + Send + 'static> Executor<F> for Tracked {
     fn execute(&self, stream: F) {
-        let cut = self.cut.clone();
-        self.tasks.spawn(async move { cut.run_until_cancelled(stream).await });
+        let cut = self.cut.child_token();
+        let running = STREAM.scope(cut.clone(), stream);
+        // Dropped before its end, a stream is reset.
+        self.tasks.spawn(async move { cut.run_until_cancelled_owned(running).await });
     }
 }
