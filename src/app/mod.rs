@@ -100,6 +100,7 @@ impl Gateway {
             resume_window: settings.resume_window,
             agent_wait: settings.agent_wait,
             read_timeout: settings.read_timeout,
+            stall_timeout: settings.stall_timeout,
             memory_budget: settings.memory_budget,
             max_transfers: settings.max_transfers,
         };
