@@ -11,11 +11,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use ipnet::IpNet;
 
 pub use layer::Layer;
-pub use values::{DatabaseUrl, InvalidValue, PublicUrl, Size, Span};
+pub use values::{DatabaseUrl, InvalidValue, Network, PublicUrl, Size, Span};
 
 use crate::logging::LogFormat;
+use crate::protocol::address::Allowed;
 use crate::protocol::limits::DATA_PAYLOAD;
 use crate::store::{Amount, Quota};
 
@@ -84,6 +86,8 @@ pub struct Settings {
     pub ops_listen: SocketAddr,
     /// Host names by which the operator's listener may be reached, lower case, besides its own addresses.
     pub ops_allow_host: Vec<String>,
+    /// What the gateway's own fetches may reach beside public addresses.
+    pub allow_hosts: Allowed,
     /// The base of URLs, when somebody named it; see [`Settings::public_url`].
     pub named_public_url: Option<PublicUrl>,
     /// The database.
@@ -92,6 +96,8 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// The secret that signs tokens.
     pub token_secret_file: PathBuf,
+    /// The key that signs the gateway's own requests.
+    pub signing_key_file: PathBuf,
     /// How long a running transfer waits for its agent.
     pub resume_window: Duration,
     /// How long a new request waits for an agent that is offline.
@@ -116,12 +122,35 @@ pub struct Settings {
     pub max_transfers: usize,
     /// Whether sets of a task are served only to requests that name it.
     pub require_task: bool,
+    /// What one address, and one reader, may ask for.
+    pub request_limits: RequestLimits,
+    /// How long it stays written down who read what; zero for not at all.
+    pub audit_retention: Duration,
     /// What agents may announce, and chats may hold.
     pub quota: Quota,
     /// How log lines look.
     pub log_format: LogFormat,
     /// Which log lines are written, as `tracing` directives, where they were named.
     pub log_level: Option<String>,
+}
+
+/// What one address, and one reader, may ask for; 0 is no limit.
+#[derive(Debug, Clone)]
+pub struct RequestLimits {
+    /// Requests each second of one reader.
+    pub reader_rate: u32,
+    /// Requests of one reader that run at once.
+    pub reader_requests: u32,
+    /// Requests each second from one address.
+    pub address_rate: u32,
+    /// Requests from one address that run at once.
+    pub address_requests: u32,
+    /// Credentials each minute from one address that may prove nothing.
+    pub failed_auth_rate: u32,
+    /// Agents' connections let in each second.
+    pub agent_admission: u32,
+    /// Whose `X-Forwarded-For` is believed.
+    pub trusted_proxies: Vec<IpNet>,
 }
 
 impl Settings {
@@ -158,8 +187,10 @@ impl Settings {
             listen: layer.listen.unwrap_or_else(|| loopback(8080)),
             ops_listen: layer.ops_listen.unwrap_or_else(|| loopback(9090)),
             ops_allow_host: allowed_hosts(layer.ops_allow_host.unwrap_or_default())?,
+            allow_hosts: Allowed::new(layer.allow_hosts.unwrap_or_default()),
             named_public_url: layer.public_url,
             token_secret_file: layer.token_secret_file.unwrap_or_else(|| data_dir.join("token.secret")),
+            signing_key_file: layer.signing_key_file.unwrap_or_else(|| data_dir.join("signing.key")),
             database_url,
             data_dir,
             resume_window: seconds(layer.resume_window, 60),
@@ -174,6 +205,16 @@ impl Settings {
             memory_budget,
             max_connections,
             require_task: layer.require_task.unwrap_or(false),
+            request_limits: RequestLimits {
+                reader_rate: layer.reader_rate.unwrap_or(1000),
+                reader_requests: layer.reader_requests.unwrap_or(1024),
+                address_rate: layer.address_rate.unwrap_or(2000),
+                address_requests: layer.address_requests.unwrap_or(4096),
+                failed_auth_rate: layer.failed_auth_rate.unwrap_or(60),
+                agent_admission: layer.agent_admission.unwrap_or(200),
+                trusted_proxies: layer.trusted_proxies.unwrap_or_default().into_iter().map(Network::get).collect(),
+            },
+            audit_retention: seconds(layer.audit_retention, 90 * 24 * 60 * 60),
             quota,
             log_format: layer.log_format.unwrap_or_default(),
             log_level: layer.log_level,

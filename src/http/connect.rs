@@ -11,7 +11,7 @@ use axum::extract::{Query, State};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
-use http::HeaderMap;
+use http::{Extensions, HeaderMap};
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_tungstenite::tungstenite;
@@ -53,6 +53,7 @@ pub async fn connect(
     State(state): State<AppState>,
     Query(query): Query<ConnectQuery>,
     headers: HeaderMap,
+    extensions: Extensions,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
     let upgrade =
@@ -62,6 +63,10 @@ pub async fn connect(
     let credential = auth::bearer(&headers).or(query.token.as_deref()).map(Credential::new);
     // Whoever has not said who they are by now may not fill as much memory as an agent may.
     let known = state.agents.gate.identify(credential.as_ref()).is_ok();
+    if !known && credential.is_some() {
+        state.limiter.failed(&extensions)?;
+    }
+    state.limiter.admit(known).await?;
     let (message, read_buffer) = match kind {
         Kind::Control if known => (CONTROL_MESSAGE, CONTROL_READ_BUFFER),
         Kind::Control => (STRANGERS_MESSAGE, CONTROL_READ_BUFFER),
@@ -95,7 +100,8 @@ async fn decide(state: AppState, mut announcements: mpsc::Receiver<Announce>) {
                 state.tracker.spawn(read(Arc::clone(&state.agents), reading, reply, room));
             }
             Err(refusal) => {
-                if reply.send(artifact_error(refusal)).is_err() {
+                drop(text);
+                if reply.refuse(artifact_error(refusal), Some(room)).is_err() {
                     tracing::debug!("a refusal found its connection gone");
                 }
             }
@@ -105,16 +111,16 @@ async fn decide(state: AppState, mut announcements: mpsc::Receiver<Announce>) {
 
 /// Decides an announcement whose manifests have to be read. It may outlive its connection: a refusal then goes to the
 /// agent's next one, for the agent has taken the silence so far for acceptance.
-async fn read(agents: Arc<Agents>, reading: Reading, reply: Arc<Mailbox>, _room: OwnedSemaphorePermit) {
+async fn read(agents: Arc<Agents>, reading: Reading, reply: Arc<Mailbox>, room: OwnedSemaphorePermit) {
     let Err(refusal) = reading.run().await else { return };
     let code = refusal.error.code.clone();
     let frame = artifact_error(refusal);
-    if reply.send(frame.clone()).is_ok() {
+    if reply.refuse(frame.clone(), Some(room)).is_ok() {
         return;
     }
     let told = async {
         // One that ends in the moment it is found is not the one that tells.
-        while agents.registry.control(reading.agent()).await.send(frame.clone()).is_err() {
+        while agents.registry.control(reading.agent()).await.refuse(frame.clone(), None).is_err() {
             tokio::task::yield_now().await;
         }
     };

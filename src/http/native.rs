@@ -1,18 +1,19 @@
 //! The readers' own face: a chat's sets, what is in them, and their files by path.
 
+use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
-use axum::{Json, Router};
 use http::{HeaderMap, Method};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use super::AppState;
 use super::auth::Reader;
-use super::download::{self, Content, Representation};
+use super::download::{self, Content, Representation, Way};
 use super::error::Problem;
 use super::json::{PathOf, QueryOf};
+use super::routes::Routes;
 use crate::access::FileAccess;
 use crate::identity::Caller;
 use crate::protocol::{ChatId, EntryKind, Sha256};
@@ -39,8 +40,8 @@ const ENTRIES_PAGE_DEFAULT: u32 = 200;
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The routes of lists.
-pub fn routes() -> Router<AppState> {
-    Router::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .route("/v1/chats/{chat}/sets", get(sets))
         .route("/v1/chats/{chat}/sets/{set}/entries", get(entries))
         .route("/v1/chats/{chat}/files", get(files))
@@ -48,8 +49,8 @@ pub fn routes() -> Router<AppState> {
 }
 
 /// The routes that serve bytes.
-pub fn downloads() -> Router<AppState> {
-    Router::new()
+pub fn downloads() -> Routes {
+    Routes::new()
         .route("/v1/chats/{chat}/sets/{set}", get(manifest))
         .route(FILE_ROUTE, get(file))
         .route(VERSION_ROUTE, get(version))
@@ -100,8 +101,12 @@ async fn manifest(
     participant(&state, &caller, &chat).await?;
     let bytes = state.sets.manifest(&chat, &set).await?.ok_or(Problem::NotFound)?;
     let name = format!("{set}.json");
-    let representation =
-        Representation { name, media_type: MANIFEST_TYPE.to_owned(), content: Content::Here(set, bytes) };
+    let representation = Representation {
+        name,
+        media_type: MANIFEST_TYPE.to_owned(),
+        content: Content::Here(set, bytes),
+        way: Way { chat: Some(chat), ..Way::default() },
+    };
     download::serve(&state, &caller, &method, &headers, representation).await
 }
 
@@ -113,7 +118,7 @@ async fn file(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let file = state.access.file(&caller, &chat, &set, &path).await?.ok_or(Problem::NotFound)?;
-    serve_file(&state, &caller, &method, &headers, file).await
+    serve_file(&state, &caller, &method, &headers, (chat, file)).await
 }
 
 /// A nested manifest is kept here and asks no agent.
@@ -122,7 +127,7 @@ async fn serve_file(
     caller: &Caller,
     method: &Method,
     headers: &HeaderMap,
-    file: FileAccess,
+    (chat, file): (ChatId, FileAccess),
 ) -> Result<Response, Problem> {
     let content = match file.kind {
         EntryKind::File => Content::Remote(file.readable),
@@ -131,8 +136,9 @@ async fn serve_file(
             Content::Here(file.readable.sha256, bytes)
         }
     };
+    let way = Way { chat: Some(chat), path: Some(file.path.to_string()), link: None };
     let representation =
-        Representation { name: file.path.to_string(), media_type: file.media_type.to_string(), content };
+        Representation { name: file.path.to_string(), media_type: file.media_type.to_string(), content, way };
     download::serve(state, caller, method, headers, representation).await
 }
 
@@ -168,7 +174,7 @@ async fn version(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let file = state.access.version(&caller, &chat, file, version).await?.ok_or(Problem::NotFound)?;
-    serve_file(&state, &caller, &method, &headers, file).await
+    serve_file(&state, &caller, &method, &headers, (chat, file)).await
 }
 
 fn with_urls(state: &AppState, chat: &ChatId, mut list: VersionList) -> VersionList {

@@ -1,10 +1,13 @@
 //! Who is calling: what a credential proves. What someone may read is decided elsewhere.
 
+mod file;
+mod key;
 mod secret;
 pub mod token;
 
 use std::sync::Arc;
 
+pub use key::{GatewayKey, JWKS_PATH, KeyError};
 pub use secret::SecretError;
 pub use token::{IssueError, TokenError, Tokens};
 

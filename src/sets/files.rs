@@ -4,8 +4,7 @@ use serde::Serialize;
 
 use super::Sets;
 use super::list::kind_name;
-use crate::clock::rfc3339;
-use crate::protocol::{ChatId, Sha256};
+use crate::protocol::{ChatId, Sha256, timestamp};
 use crate::store::{Cursor, FileId, Page, StoreError, VersionRecord};
 
 /// A page of files, or of one file's versions.
@@ -72,7 +71,7 @@ fn list(page: Page<VersionRecord>) -> VersionList {
         sha256: record.sha256,
         media_type: record.media_type,
         kind: kind_name(record.kind),
-        created_at: rfc3339(record.created_at),
+        created_at: timestamp::format_nearest(record.created_at),
         url: String::new(),
     });
     VersionList { files: files.collect(), next_cursor: page.next.map(|cursor| cursor.to_string()) }
