@@ -52,8 +52,6 @@ pub struct Announced {
     pub sha256: Sha256,
     /// Its complete length in bytes, as announced.
     pub size: u64,
-    /// The chunk list of the entry that names it.
-    pub chunks: Option<Arc<Chunks>>,
     /// Where it can be read: the entry's or set's list, then the announcement's.
     pub locations: Vec<Location>,
 }

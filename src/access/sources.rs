@@ -59,11 +59,12 @@ pub(super) async fn announced(
     agent: &Principal,
     wanted: Announced,
 ) -> Result<Option<Readable>, StoreError> {
-    let Announced { sha256, size, chunks, locations } = wanted;
+    let Announced { sha256, size, locations } = wanted;
     let named: Vec<AgentName> = relay_names(&locations).collect();
     let holders = if named.is_empty() { HashMap::new() } else { store.holders(&named).await? };
+    // Read whole, so that its own hash vouches for every byte.
     let sources = vec![Source { agent: agent.clone() }];
-    Ok(relays(agent, &locations, &holders).then_some(Readable { sha256, size, chunks, sources }))
+    Ok(relays(agent, &locations, &holders).then_some(Readable { sha256, size, chunks: None, sources }))
 }
 
 /// Whether the announcing agent's own connection is a way to the bytes: no location is named at all, or a `relay` one

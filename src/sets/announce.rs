@@ -88,12 +88,12 @@ impl Sets {
     ) -> Result<Decision, Refused> {
         let announced = self.store.announced_by(&place.0, &sha256).await;
         match announced.map_err(|error| Refused::of_store(&error))? {
-            Some(size) if size != content.size => {
-                let message = format!("the manifest's canonical form has {size} bytes");
+            Some(held) if held.size != content.size => {
+                let message = format!("the manifest's canonical form has {} bytes", held.size);
                 return Err(Refused::new(AnnounceCode::SizeMismatch, message));
             }
-            Some(_) => {
-                let set = (NewSet::Known(sha256), None);
+            Some(held) => {
+                let set = (NewSet::Known(sha256, held.entries), None);
                 if let Some(kept) = self.try_keep(place.clone(), sha256, content, set, deadline).await? {
                     return Ok(Decision::Accepted(kept));
                 }

@@ -77,7 +77,7 @@ impl Reading {
             Inlined::Whole(tree) => tree,
             Inlined::Root(tree) => Arc::new(self.grow(*tree, &own).await?),
             Inlined::Nothing => {
-                let wanted = Announced { sha256, size: content.size, chunks: None, locations: own.clone() };
+                let wanted = Announced { sha256, size: content.size, locations: own.clone() };
                 let root = self.manifest(wanted).await?;
                 Arc::new(self.grow(GrowingTree::of(root)?, &own).await?)
             }
@@ -93,7 +93,6 @@ impl Reading {
             let wanted = Announced {
                 sha256: wanted.sha256,
                 size: wanted.size,
-                chunks: wanted.entry.chunks.clone().map(Arc::new),
                 locations: listed.iter().chain(own).cloned().collect(),
             };
             let nested = self.manifest(wanted).await?;
@@ -109,7 +108,7 @@ impl Reading {
         let store = &self.sets.store;
         let known = async {
             Ok(match store.announced_by(self.agent(), &sha256).await? {
-                Some(known) if known == size => store.manifest_bytes(&sha256).await?,
+                Some(held) if held.size == size => store.manifest_bytes(&sha256).await?,
                 _ => None,
             })
         };

@@ -37,8 +37,8 @@ pub struct NewAnnouncement {
 pub enum NewSet {
     /// A manifest with everything that is nested in it, all of which came from the agent.
     Tree(Arc<Tree>),
-    /// A manifest that the agent has announced before and that is still kept.
-    Known(Sha256),
+    /// A manifest that the agent has announced before and that is still kept, and how many entries it is thought to have.
+    Known(Sha256, u64),
 }
 
 /// A place in the order of announcements.
@@ -127,10 +127,11 @@ async fn commit(store: Store, new: Arc<NewAnnouncement>) -> Result<Commit, sqlx:
 }
 
 async fn carry_out(store: &Store, new: &NewAnnouncement) -> Result<(Transaction<'static, Any>, Commit), sqlx::Error> {
-    let _turn = match &new.set {
-        NewSet::Tree(tree) => store.turn(tree.entries().len()).await,
-        NewSet::Known(_) => None,
+    let rows = match &new.set {
+        NewSet::Tree(tree) => tree.entries().len() as u64,
+        NewSet::Known(_, entries) => *entries,
     };
+    let _turn = store.turn(rows).await;
     let mut tx = store.begin().await?;
     store.0.dialect.lock_agent(&mut tx, &new.agent).await?;
     let chat = match &new.session {
@@ -195,7 +196,7 @@ async fn weigh(conn: &mut AnyConnection, new: &NewAnnouncement) -> Result<Option
                 kib: tree.total_size().div_ceil(1024),
             }));
         }
-        NewSet::Known(sha256) => *sha256,
+        NewSet::Known(sha256, _) => *sha256,
     };
     let query = sqlx::query(KNOWN).bind(sha256.to_hex()).bind(new.agent.as_str());
     let Some(row) = query.fetch_optional(conn).await? else { return Ok(None) };

@@ -15,6 +15,15 @@ const ENTRY_ROWS: usize = 250;
 /// Nested manifests to a statement.
 const MANIFEST_ROWS: usize = 50;
 
+/// A manifest that is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// Bytes of its canonical form.
+    pub size: u64,
+    /// Its entries, and where it was announced as a set those of what is nested in it.
+    pub entries: u64,
+}
+
 impl Store {
     /// A manifest's canonical bytes. Says nothing about who may read them.
     pub async fn manifest_bytes(&self, manifest: &Sha256) -> Result<Option<bytes::Bytes>, StoreError> {
@@ -26,13 +35,15 @@ impl Store {
         .await
     }
 
-    /// The length of a manifest's canonical form, when this agent has announced it, by itself or nested in a set. What
-    /// only others have announced is not known here: a hash alone grants nothing.
-    pub async fn announced_by(&self, agent: &Principal, manifest: &Sha256) -> Result<Option<u64>, StoreError> {
+    /// A manifest that this agent has announced, by itself or nested in a set. What only others have announced is not
+    /// known here: a hash alone grants nothing.
+    pub async fn announced_by(&self, agent: &Principal, manifest: &Sha256) -> Result<Option<Held>, StoreError> {
         self.bounded(async {
             let query = sqlx::query(ANNOUNCED_BY).bind(manifest.to_hex()).bind(agent.as_str());
             let found = query.fetch_optional(&self.0.reader).await?;
-            found.map(|row| rows::unsigned(&row, "size")).transpose()
+            let held =
+                |row| Ok(Held { size: rows::unsigned(&row, "size")?, entries: rows::unsigned(&row, "entry_count")? });
+            found.map(held).transpose()
         })
         .await
     }
@@ -81,7 +92,7 @@ pub(super) fn is_foreign_key(error: &sqlx::Error) -> bool {
 
 /// A manifest that an agent has announced, by itself or nested in another. (A set is kept only when every manifest of
 /// its tree came from its agent.)
-pub(super) const ANNOUNCED_BY: &str = "SELECT m.size FROM manifests m WHERE m.sha256 = $1 AND EXISTS (\
+pub(super) const ANNOUNCED_BY: &str = "SELECT m.size, m.entry_count FROM manifests m WHERE m.sha256 = $1 AND EXISTS (\
     SELECT 1 FROM manifest_trees t JOIN announcements a ON a.manifest = t.root WHERE t.manifest = $1 AND a.agent = $2)";
 
 const COLUMNS: &str =

@@ -48,6 +48,7 @@ pub use audit::{ReadFilter, ReadRecord};
 pub use chats::{Added, Chat};
 pub use cursor::{Cursor, InvalidCursor, Page};
 pub use error::StoreError;
+pub use manifests::Held;
 pub use offers::{Offer, Scope, TaskRule};
 pub use open::{OpenError, StoreOptions};
 pub use quota::{Amount, Exceeded, Quota};
@@ -58,7 +59,7 @@ pub use versions::{FileId, InvalidFileId, VersionRecord};
 use dialect::Dialect;
 
 /// A write of more rows than this waits for its turn.
-const LARGE_ROWS: usize = 500;
+const LARGE_ROWS: u64 = 500;
 
 /// The database. Clones share it.
 #[derive(Debug, Clone)]
@@ -155,7 +156,7 @@ impl Store {
 
     /// Waits for the turn of a write of so many rows. Without it, agents that announce huge sets would fill the queue for
     /// the database, in which everybody else's small writes stand as well.
-    async fn turn(&self, rows: usize) -> Option<SemaphorePermit<'_>> {
+    async fn turn(&self, rows: u64) -> Option<SemaphorePermit<'_>> {
         // Never closed, so the error does not come.
         if rows > LARGE_ROWS { self.0.large.acquire().await.ok() } else { None }
     }

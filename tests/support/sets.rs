@@ -66,7 +66,7 @@ pub fn tree(root: Manifest, nested: &[&Manifest]) -> Arc<Tree> {
 pub fn identity_of(new: &NewAnnouncement) -> Sha256 {
     match &new.set {
         NewSet::Tree(tree) => tree.root().identity,
-        NewSet::Known(sha256) => *sha256,
+        NewSet::Known(sha256, _) => *sha256,
     }
 }
 

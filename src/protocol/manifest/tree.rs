@@ -24,7 +24,7 @@ pub struct Wanted<'a> {
     pub sha256: Sha256,
     /// Its length in bytes, at most 16 MiB.
     pub size: u64,
-    /// The first entry that names it, whose chunk list vouches for its bytes.
+    /// The first entry that names it.
     pub entry: &'a Entry,
     /// The manifest that this entry stands in.
     pub owner: &'a Manifest,
