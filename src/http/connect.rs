@@ -111,7 +111,7 @@ async fn decide(state: AppState, mut announcements: mpsc::Receiver<Announce>) {
 
 /// Decides an announcement whose manifests have to be read. It may outlive its connection: a refusal then goes to the
 /// agent's next one, for the agent has taken the silence so far for acceptance.
-async fn read(agents: Arc<Agents>, reading: Reading, reply: Arc<Mailbox>, room: OwnedSemaphorePermit) {
+async fn read(agents: Arc<Agents>, reading: Box<Reading>, reply: Arc<Mailbox>, room: OwnedSemaphorePermit) {
     let Err(refusal) = reading.run().await else { return };
     let code = refusal.error.code.clone();
     let frame = artifact_error(refusal);

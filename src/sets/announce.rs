@@ -104,7 +104,7 @@ impl Sets {
             let message = "two announcements of this agent have to be read already: wait for their outcome";
             return Err(Refused::new(AnnounceCode::RateLimited, message));
         };
-        Ok(Decision::Read(Reading::new(self.clone(), text.clone(), place, turn, by.received)))
+        Ok(Decision::Read(Box::new(Reading::new(self.clone(), text.clone(), place, turn, by.received))))
     }
 
     pub(super) async fn keep(

@@ -66,7 +66,7 @@ pub enum Decision {
     /// The set is kept.
     Accepted(Accepted),
     /// Its manifest, or one nested in it, has to be read first: nothing is kept yet.
-    Read(Reading),
+    Read(Box<Reading>),
     /// It was no announcement.
     OtherFrame,
 }

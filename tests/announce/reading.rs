@@ -43,7 +43,7 @@ impl House {
         self.announce(&on_socket(&[agent]), mention(agent, manifest, change)).await
     }
 
-    async fn begin(&self, by: &Announcer, text: String) -> Reading {
+    async fn begin(&self, by: &Announcer, text: String) -> Box<Reading> {
         match self.sets.announce(by, &Text::from(text)).await.unwrap() {
             Decision::Read(reading) => reading,
             other => panic!("{other:?}"),
