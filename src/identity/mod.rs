@@ -1,6 +1,7 @@
 //! Who is calling: what a credential proves. What someone may read is decided elsewhere.
 
 mod secret;
+pub mod signature;
 pub mod token;
 
 use std::sync::Arc;
