@@ -21,6 +21,7 @@ use crate::http::server::{self, Limits, Listener};
 use crate::http::{self, AppState};
 use crate::identity::Tokens;
 use crate::metrics::Metrics;
+use crate::outbound::{Bounds, Outbound};
 use crate::sets::{IsOpen, SetLimits, Sets};
 use crate::store::{OpenError, Store, StoreOptions};
 use crate::transfer::{self, Transfers};
@@ -29,6 +30,9 @@ use crate::transfer::{self, Transfers};
 const OPS_CONNECTIONS: usize = 256;
 /// What the answers of [`Access`] may take.
 const ACCESS_BYTES: u64 = 64 << 20;
+
+/// Fetches of key sets and other small things at once.
+const FETCHES: Bounds = Bounds { total: 32, per_host: 2 };
 
 /// How long connections may take to end after the grace period.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -94,6 +98,7 @@ impl Gateway {
         let registry = Arc::clone(&agents);
         let is_open: IsOpen = Arc::new(move |session| registry.registry.is_session(session));
         let state = AppState {
+            outbound: Outbound::new(settings.allow_hosts.clone(), FETCHES, metrics.clone()),
             tokens,
             clock,
             metrics: metrics.clone(),

@@ -15,7 +15,8 @@
 //! - [`protocol`]: what goes over the wire, and nothing that waits: identifiers, frames, manifests, ranges, hashes
 //! - [`read`]: the relay's decisions as state machines; `now` is an argument
 //! - [`clock`], [`metrics`]: the time; what an operator can count
-//! - [`store`]: everything that outlives the process, and all SQL
+//! - [`store`], [`outbound`]: everything that outlives the process, and all SQL; the one client for the gateway's own
+//!   fetches
 //! - [`identity`]: who is calling
 //! - [`access`]: who may read what
 //! - [`agents`]: who is connected, and the reads in flight
@@ -36,6 +37,7 @@ pub mod read;
 pub mod clock;
 pub mod metrics;
 
+pub mod outbound;
 pub mod store;
 
 pub mod identity;

@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::values::{DatabaseUrl, PublicUrl, Size, Span};
 use crate::logging::LogFormat;
+use crate::protocol::address::AllowedHost;
 
 /// Declares the settings once, for flags, environment variables and file alike.
 macro_rules! layer {
@@ -40,6 +41,11 @@ layer! {
     /// Host names, besides loopback and the address itself, by which the ops listener may be reached
     #[arg(long, env = "SLUICE_OPS_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
     ops_allow_host: Vec<String>,
+
+    /// Names, addresses or CIDRs, with or without a port, that the gateway's own fetches may reach although they are
+    /// private, and there over http too
+    #[arg(long, env = "SLUICE_ALLOW_HOSTS", value_name = "HOST", value_delimiter = ',')]
+    allow_hosts: Vec<AllowedHost>,
 
     /// Base of every URL handed out, without a path [default: http://LISTEN]
     #[arg(long, env = "SLUICE_PUBLIC_URL", value_name = "URL")]

@@ -16,6 +16,7 @@ pub use layer::Layer;
 pub use values::{DatabaseUrl, InvalidValue, PublicUrl, Size, Span};
 
 use crate::logging::LogFormat;
+use crate::protocol::address::Allowed;
 use crate::protocol::limits::DATA_PAYLOAD;
 
 const MAX_TRANSFERS: u32 = 1024;
@@ -83,6 +84,8 @@ pub struct Settings {
     pub ops_listen: SocketAddr,
     /// Host names by which the operator's listener may be reached, lower case, besides its own addresses.
     pub ops_allow_host: Vec<String>,
+    /// What the gateway's own fetches may reach beside public addresses.
+    pub allow_hosts: Allowed,
     /// The base of URLs, when somebody named it; see [`Settings::public_url`].
     pub named_public_url: Option<PublicUrl>,
     /// The database.
@@ -143,6 +146,7 @@ impl Settings {
             listen: layer.listen.unwrap_or_else(|| loopback(8080)),
             ops_listen: layer.ops_listen.unwrap_or_else(|| loopback(9090)),
             ops_allow_host: allowed_hosts(layer.ops_allow_host.unwrap_or_default())?,
+            allow_hosts: Allowed::new(layer.allow_hosts.unwrap_or_default()),
             named_public_url: layer.public_url,
             token_secret_file: layer.token_secret_file.unwrap_or_else(|| data_dir.join("token.secret")),
             database_url,

@@ -105,6 +105,20 @@ fn values_that_cannot_work_are_refused_naming_the_setting() {
 }
 
 #[test]
+fn hosts_are_allowed_one_by_one() {
+    let lower = file("allow-hosts = [\"files.internal:8080\", \"10.0.0.0/8\"]").unwrap();
+    let settings = Settings::resolve(lower.clone()).unwrap();
+    assert!(settings.allow_hosts.permits("files.internal", [192, 168, 0, 1].into(), 8080, false));
+    assert!(settings.allow_hosts.permits("any.example", [10, 0, 0, 1].into(), 443, true));
+    let upper = flags(&["--allow-hosts", "[::1]:80,127.0.0.1"]).layer;
+    let settings = Settings::resolve(upper.over(lower)).unwrap();
+    assert!(settings.allow_hosts.permits("any.example", [127, 0, 0, 1].into(), 443, true));
+    assert!(!settings.allow_hosts.permits("any.example", [10, 0, 0, 1].into(), 443, true));
+    assert!(Command::try_parse_from(["sluice", "--allow-hosts", "10.0.0.1/8"]).is_err());
+    assert!(file("allow-hosts = [\"https://a.example\"]").is_err());
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let error = Settings::load(flags(&["--config", "/nonexistent/sluice.toml"])).unwrap_err().to_string();
     assert!(error.contains("/nonexistent/sluice.toml") && error.contains("--config"), "{error}");

@@ -31,6 +31,7 @@ use crate::clock::Clock;
 use crate::config::PublicUrl;
 use crate::identity::Tokens;
 use crate::metrics::Metrics;
+use crate::outbound::Outbound;
 use crate::sets::Sets;
 use crate::store::Store;
 use crate::transfer::Transfers;
@@ -40,6 +41,8 @@ use crate::transfer::Transfers;
 pub struct AppState {
     /// Verifies tokens.
     pub tokens: Tokens,
+    /// Fetches what others keep.
+    pub outbound: Outbound,
     /// The time.
     pub clock: Clock,
     /// What an operator can count.

@@ -3,6 +3,7 @@
 //! Everything here is pure: no sockets, no clock, no database. Both sides of the relay use it (the gateway, and the
 //! agent's side in [`crate::producer`]), so a rule of the specification is written once.
 
+pub mod address;
 pub mod canonical;
 pub mod conditional;
 pub mod data;
