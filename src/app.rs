@@ -15,11 +15,12 @@ use tokio_util::task::TaskTracker;
 use crate::access::Access;
 use crate::agents::{Agents, Gate, Registry, Timing};
 use crate::clock::Clock;
-use crate::config::Settings;
+use crate::config::{PublicUrl, Settings};
 use crate::http::ops::{self, Hosts, Ops, Probe};
 use crate::http::server::{self, Limits, Listener};
 use crate::http::{self, AppState};
-use crate::identity::Tokens;
+use crate::identity::signature::{self, Rules};
+use crate::identity::{Signatures, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::{Bounds, Outbound};
 use crate::sets::{IsOpen, SetLimits, Sets};
@@ -97,12 +98,21 @@ impl Gateway {
         };
         let registry = Arc::clone(&agents);
         let is_open: IsOpen = Arc::new(move |session| registry.registry.is_session(session));
+        let public_url = settings.public_url(public.address());
+        let outbound = Outbound::new(settings.allow_hosts.clone(), FETCHES, metrics.clone());
         let state = AppState {
-            outbound: Outbound::new(settings.allow_hosts.clone(), FETCHES, metrics.clone()),
+            signatures: Signatures::new(
+                signature_rules(&settings, &public_url),
+                settings.key_continuity,
+                &outbound,
+                (store.clone(), clock.clone(), metrics.clone()),
+                tracker.clone(),
+            ),
+            outbound,
             tokens,
             clock,
             metrics: metrics.clone(),
-            public_url: Arc::new(settings.public_url(public.address())),
+            public_url: Arc::new(public_url),
             require_task: settings.require_task,
             access: Access::new(store.clone(), ACCESS_BYTES),
             sets: Sets::new(store.clone(), metrics, SetLimits::default(), is_open, draining.clone()),
@@ -172,6 +182,16 @@ impl Gateway {
         tokio::join!(signal, serving, operating, watch_database(&state, &draining));
         state.store.close().await;
         tracing::info!("stopped");
+    }
+}
+
+/// What signatures are judged by.
+fn signature_rules(settings: &Settings, public_url: &PublicUrl) -> Rules {
+    let authorities = settings.authorities(public_url);
+    Rules {
+        authorities: authorities.iter().map(|authority| signature::normal_authority(authority)).collect(),
+        scheme: public_url.scheme(),
+        plain_http: !settings.allow_hosts.is_empty(),
     }
 }
 

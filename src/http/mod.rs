@@ -29,7 +29,7 @@ use crate::access::Access;
 use crate::agents::Agents;
 use crate::clock::Clock;
 use crate::config::PublicUrl;
-use crate::identity::Tokens;
+use crate::identity::{Signatures, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::Outbound;
 use crate::sets::Sets;
@@ -41,6 +41,8 @@ use crate::transfer::Transfers;
 pub struct AppState {
     /// Verifies tokens.
     pub tokens: Tokens,
+    /// Verifies signed requests.
+    pub signatures: Signatures,
     /// Fetches what others keep.
     pub outbound: Outbound,
     /// The time.
@@ -100,6 +102,7 @@ pub fn complete(routes: Router<AppState>, state: AppState) -> Router {
     routes
         .method_not_allowed_fallback(error::method_not_allowed)
         .fallback(error::not_found)
+        .layer(middleware::from_fn_with_state(auth::bodies(&state.signatures), auth::read_signed_bodies))
         .layer(middleware::from_fn_with_state(state.metrics.clone(), trace::trace))
         .with_state(state)
 }

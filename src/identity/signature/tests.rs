@@ -255,7 +255,7 @@ fn parameters() {
     let with = |params: &str| changed(|draft| draft.params = params.to_owned()).map(drop);
     let (long, longest) = ("x".repeat(257), "x".repeat(256));
     assert_eq!(with(&format!(";nonce=\"{longest}\";tag=\"web-bot-auth\"")), Ok(()));
-    assert_eq!(with(";nonce=\"n\";tag=\"web-bot-auth\";more=?1"), Ok(()));
+    assert_eq!(with(";nonce=\"n\";tag=\"web-bot-auth\";more=1"), Ok(()));
     for params in [
         ";tag=\"web-bot-auth\"",
         ";nonce=\"\";tag=\"web-bot-auth\"",
