@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Serialize;
 
 use crate::identity::TokenError;
+use crate::identity::signature::SignatureError;
 use crate::store::StoreError;
 use crate::transfer::TransferError;
 
@@ -21,11 +22,14 @@ pub enum Problem {
     #[error("{0}")]
     BadRequest(Cow<'static, str>),
     /// No credential was sent.
-    #[error("a bearer token is required")]
+    #[error("a bearer token or a signature is required")]
     NoCredential,
     /// The credential proves nothing.
     #[error("{0}")]
     BadCredential(TokenError),
+    /// The signature proves nothing.
+    #[error("{code}: {0}", code = .0.code())]
+    BadSignature(SignatureError),
     /// A valid credential of the wrong kind, judged by the route alone.
     #[error("this route needs an operator's token")]
     Forbidden,
@@ -125,7 +129,9 @@ impl Problem {
     fn status_and_code(&self) -> (StatusCode, &'static str) {
         match self {
             Self::BadRequest(_) => (StatusCode::BAD_REQUEST, "bad_request"),
-            Self::NoCredential | Self::BadCredential(_) => (StatusCode::UNAUTHORIZED, "unauthorized"),
+            Self::NoCredential | Self::BadCredential(_) | Self::BadSignature(_) => {
+                (StatusCode::UNAUTHORIZED, "unauthorized")
+            }
             Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden"),
             Self::TaskRequired => (StatusCode::FORBIDDEN, "task_required"),
             Self::TaskMismatch => (StatusCode::FORBIDDEN, "task_mismatch"),
@@ -166,7 +172,7 @@ impl Problem {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         match self {
-            Self::NoCredential => {
+            Self::NoCredential | Self::BadSignature(_) => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             // RFC 6750 section 3.1: only a request that brought a token is told that it is no good.

@@ -2,8 +2,10 @@
 //! file of its own, and all of them yield an [`Identity`].
 
 mod bearer;
+mod signature;
 
 use axum::extract::FromRequestParts;
+use http::header::AUTHORIZATION;
 use http::request::Parts;
 
 use super::AppState;
@@ -11,6 +13,7 @@ use super::error::Problem;
 use crate::identity::{Caller, Identity};
 
 pub(super) use bearer::bearer;
+pub(super) use signature::{bodies, is_signed, read_signed_bodies, verify};
 
 /// The request carries an operator's token. It must be a handler's first argument.
 #[derive(Debug, Clone, Copy)]
@@ -55,8 +58,13 @@ async fn identify(parts: &Parts, state: &AppState) -> Result<Identity, Problem> 
 /// before every other kind: it is there because somebody meant it.
 ///
 /// # Errors
-/// [`Problem::NoCredential`] without one, [`Problem::BadCredential`] when it proves nothing.
+/// [`Problem::NoCredential`] without one, [`Problem::BadCredential`] or [`Problem::BadSignature`] when it proves nothing.
 pub async fn authenticate(parts: &Parts, state: &AppState) -> Result<Identity, Problem> {
-    let token = bearer(&parts.headers).ok_or(Problem::NoCredential)?;
-    bearer::identify(token, state)
+    if let Some(token) = bearer(&parts.headers) {
+        return bearer::identify(token, state);
+    }
+    if is_signed(&parts.headers) && !parts.headers.contains_key(AUTHORIZATION) {
+        return signature::identify(parts, state).await;
+    }
+    Err(Problem::NoCredential)
 }
