@@ -50,6 +50,10 @@ pub struct Metrics {
     pub violations: IntCounterVec,
     /// Chunks and files whose hash was not the announced one.
     pub hash_mismatches: IntCounter,
+    /// Reads handed to the audit, by `outcome`: `written`, or `lost` where it could not keep up.
+    pub audit_records: IntCounterVec,
+    /// Requests told to come later, by the `limit` that was met.
+    pub requests_limited: IntCounterVec,
     /// The gateway's own fetches, by `outcome`: `answered` or the error's code.
     pub fetches: IntCounterVec,
     /// HTTP requests answered, by `route` and `status`.
@@ -90,6 +94,13 @@ impl Metrics {
             announcements: counters(&r, "sluice_announcements_total", "Announcements decided.", &["outcome"])?,
             violations: counters(&r, "sluice_violations_total", "Rules of the protocol that agents broke.", &["rule"])?,
             hash_mismatches: counter(&r, "sluice_hash_mismatches_total", "Hashes that were not the announced ones.")?,
+            audit_records: counters(&r, "sluice_audit_records_total", "Reads handed to the audit.", &["outcome"])?,
+            requests_limited: counters(
+                &r,
+                "sluice_http_requests_limited_total",
+                "Requests told to come later.",
+                &["limit"],
+            )?,
             fetches: counters(&r, "sluice_fetches_total", "The gateway's own fetches.", &["outcome"])?,
             requests: counters(&r, "sluice_http_requests_total", "HTTP requests answered.", &["route", "status"])?,
             database_up: gauge(&r, "sluice_database_up", "1 while the database answers.")?,

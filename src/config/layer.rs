@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Deserialize;
 
-use super::values::{Authority, DatabaseUrl, PublicUrl, Size, Span};
+use super::values::{Authority, DatabaseUrl, Network, PublicUrl, Size, Span};
 use crate::logging::LogFormat;
 use crate::protocol::address::AllowedHost;
 
@@ -72,6 +72,10 @@ layer! {
     #[arg(long, env = "SLUICE_TOKEN_SECRET_FILE", value_name = "FILE")]
     token_secret_file: PathBuf,
 
+    /// Ed25519 key that signs the gateway's own requests, in PKCS#8 PEM, created at first start [default: DATA_DIR/signing.key]
+    #[arg(long, env = "SLUICE_SIGNING_KEY_FILE", value_name = "FILE")]
+    signing_key_file: PathBuf,
+
     /// How long a running transfer waits for its agent to come back [default: 60s]
     #[arg(long, env = "SLUICE_RESUME_WINDOW", value_name = "DURATION")]
     resume_window: Span,
@@ -120,6 +124,38 @@ layer! {
     #[arg(long, env = "SLUICE_REQUIRE_TASK", value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     require_task: bool,
+
+    /// Requests each second of one reader, and four seconds' worth at once; 0: no limit [default: 1000]
+    #[arg(long, env = "SLUICE_READER_RATE", value_name = "N")]
+    reader_rate: u32,
+
+    /// Requests of one reader that run at once; 0: no limit [default: 1024]
+    #[arg(long, env = "SLUICE_READER_REQUESTS", value_name = "N")]
+    reader_requests: u32,
+
+    /// Requests each second from one address, and four seconds' worth at once; 0: no limit [default: 2000]
+    #[arg(long, env = "SLUICE_ADDRESS_RATE", value_name = "N")]
+    address_rate: u32,
+
+    /// Requests from one address that run at once; 0: no limit [default: 4096]
+    #[arg(long, env = "SLUICE_ADDRESS_REQUESTS", value_name = "N")]
+    address_requests: u32,
+
+    /// Credentials each minute from one address that may prove nothing; 0: no limit [default: 60]
+    #[arg(long, env = "SLUICE_FAILED_AUTH_RATE", value_name = "N")]
+    failed_auth_rate: u32,
+
+    /// Agents' connections let in each second; a few wait, the rest are answered 503; 0: no limit [default: 200]
+    #[arg(long, env = "SLUICE_AGENT_ADMISSION", value_name = "N")]
+    agent_admission: u32,
+
+    /// Proxies whose X-Forwarded-For says where a request comes from, as addresses or CIDRs [default: none]
+    #[arg(long, env = "SLUICE_TRUSTED_PROXIES", value_name = "CIDR", value_delimiter = ',')]
+    trusted_proxies: Vec<Network>,
+
+    /// How long it stays written down who read what; 0s: nothing is written down [default: 90d]
+    #[arg(long, env = "SLUICE_AUDIT_RETENTION", value_name = "DURATION")]
+    audit_retention: Span,
 
     /// How log lines look [default: text]
     #[arg(long, env = "SLUICE_LOG_FORMAT", value_name = "FORMAT", value_enum)]

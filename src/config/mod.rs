@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use ipnet::IpNet;
 
 pub use layer::Layer;
-pub use values::{Authority, DatabaseUrl, InvalidValue, PublicUrl, Size, Span};
+pub use values::{Authority, DatabaseUrl, InvalidValue, Network, PublicUrl, Size, Span};
 
 use crate::logging::LogFormat;
 use crate::protocol::address::Allowed;
@@ -98,6 +99,8 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// The secret that signs tokens.
     pub token_secret_file: PathBuf,
+    /// The key that signs the gateway's own requests.
+    pub signing_key_file: PathBuf,
     /// How long a running transfer waits for its agent.
     pub resume_window: Duration,
     /// How long a new request waits for an agent that is offline.
@@ -122,10 +125,33 @@ pub struct Settings {
     pub max_transfers: usize,
     /// Whether sets of a task are served only to requests that name it.
     pub require_task: bool,
+    /// What one address, and one reader, may ask for.
+    pub request_limits: RequestLimits,
+    /// How long it stays written down who read what; zero for not at all.
+    pub audit_retention: Duration,
     /// How log lines look.
     pub log_format: LogFormat,
     /// Which log lines are written, as `tracing` directives, where they were named.
     pub log_level: Option<String>,
+}
+
+/// What one address, and one reader, may ask for; 0 is no limit.
+#[derive(Debug, Clone)]
+pub struct RequestLimits {
+    /// Requests each second of one reader.
+    pub reader_rate: u32,
+    /// Requests of one reader that run at once.
+    pub reader_requests: u32,
+    /// Requests each second from one address.
+    pub address_rate: u32,
+    /// Requests from one address that run at once.
+    pub address_requests: u32,
+    /// Credentials each minute from one address that may prove nothing.
+    pub failed_auth_rate: u32,
+    /// Agents' connections let in each second.
+    pub agent_admission: u32,
+    /// Whose `X-Forwarded-For` is believed.
+    pub trusted_proxies: Vec<IpNet>,
 }
 
 impl Settings {
@@ -155,6 +181,7 @@ impl Settings {
             named_authorities: layer.accept_authority.unwrap_or_default(),
             key_continuity: layer.key_continuity.unwrap_or(true),
             token_secret_file: layer.token_secret_file.unwrap_or_else(|| data_dir.join("token.secret")),
+            signing_key_file: layer.signing_key_file.unwrap_or_else(|| data_dir.join("signing.key")),
             database_url,
             data_dir,
             resume_window: seconds(layer.resume_window, 60),
@@ -169,6 +196,16 @@ impl Settings {
             memory_budget,
             max_connections,
             require_task: layer.require_task.unwrap_or(false),
+            request_limits: RequestLimits {
+                reader_rate: layer.reader_rate.unwrap_or(1000),
+                reader_requests: layer.reader_requests.unwrap_or(1024),
+                address_rate: layer.address_rate.unwrap_or(2000),
+                address_requests: layer.address_requests.unwrap_or(4096),
+                failed_auth_rate: layer.failed_auth_rate.unwrap_or(60),
+                agent_admission: layer.agent_admission.unwrap_or(200),
+                trusted_proxies: layer.trusted_proxies.unwrap_or_default().into_iter().map(Network::get).collect(),
+            },
+            audit_retention: seconds(layer.audit_retention, 90 * 24 * 60 * 60),
             log_format: layer.log_format.unwrap_or_default(),
             log_level: layer.log_level,
         })

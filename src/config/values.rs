@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use http::Uri;
+use ipnet::IpNet;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use serde::{Deserialize, Deserializer, de};
 
@@ -85,6 +86,33 @@ impl<'de> Deserialize<'de> for Size {
             Written::Bytes(bytes) => Ok(Self(bytes)),
             Written::Text(text) => text.parse().map_err(de::Error::custom),
         }
+    }
+}
+
+/// An address, or a network of addresses as `10.0.0.0/8`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network(IpNet);
+
+impl Network {
+    /// The network.
+    pub const fn get(self) -> IpNet {
+        self.0
+    }
+}
+
+impl FromStr for Network {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let text = text.trim();
+        let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        net.map(Self).map_err(|_| InvalidValue("a network is an address or a CIDR, such as 10.0.0.0/8"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Network {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }
 
@@ -298,6 +326,16 @@ mod tests {
         assert_eq!(parse("10 GB"), Ok(10_000_000_000));
         assert_eq!(parse("4096"), Ok(4096));
         for refused in ["", "MiB", "-1", "12 parsecs"] {
+            assert!(parse(refused).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn networks_are_addresses_or_cidrs() {
+        let parse = |text: &str| text.parse::<Network>().map(|network| network.get().to_string());
+        assert_eq!(parse("10.0.0.0/8").as_deref(), Ok("10.0.0.0/8"));
+        assert_eq!(parse(" 2001:db8::1 ").as_deref(), Ok("2001:db8::1/128"));
+        for refused in ["", "proxy", "10.0.0.0/33", "10.0.0.1:80"] {
             assert!(parse(refused).is_err(), "{refused}");
         }
     }

@@ -10,7 +10,7 @@ use axum::extract::{Query, State};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
-use http::{HeaderMap, Method, Uri};
+use http::{Extensions, HeaderMap, Method, Uri};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite;
@@ -54,6 +54,7 @@ pub async fn connect(
     method: Method,
     uri: Uri,
     headers: HeaderMap,
+    extensions: Extensions,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
     let upgrade =
@@ -67,6 +68,10 @@ pub async fn connect(
     };
     // Whoever has not said who they are by now may not fill as much memory as an agent may.
     let known = state.agents.gate.identify(credential.as_ref()).is_ok();
+    if !known && credential.is_some() {
+        state.limiter.failed(&extensions)?;
+    }
+    state.limiter.admit(known).await?;
     let (message, read_buffer) = match kind {
         Kind::Control if known => (CONTROL_MESSAGE, CONTROL_READ_BUFFER),
         Kind::Control => (STRANGERS_MESSAGE, CONTROL_READ_BUFFER),
@@ -104,10 +109,10 @@ async fn run(state: AppState, kind: Kind, credential: Option<Credential>, socket
 async fn decide(sets: Sets, mut announcements: mpsc::Receiver<Announce>) {
     while let Some(Announce { text, received, by, reply, room }) = announcements.recv().await {
         let outcome = sets.announce(&Announcer { sessions: by, received }, &text).await;
-        drop((text, room));
+        drop(text);
         let Err(refusal) = outcome else { continue };
         let (event_id, sha256, error) = (refusal.event_id, refusal.sha256, refusal.error);
-        if reply.send(PlatformFrame::ArtifactError { event_id, sha256, error }).is_err() {
+        if reply.refuse(PlatformFrame::ArtifactError { event_id, sha256, error }, room).is_err() {
             tracing::debug!("a refusal found its connection gone");
         }
     }

@@ -101,6 +101,12 @@ pub enum Problem {
         /// When to try again.
         retry_after: Duration,
     },
+    /// Too many agents connect at once.
+    #[error("too many agents are connecting; try again")]
+    Busy {
+        /// When to try again.
+        retry_after: Duration,
+    },
     /// Something the gateway needs, such as its database, does not answer.
     #[error("the gateway cannot answer at the moment")]
     Unavailable,
@@ -144,7 +150,7 @@ impl Problem {
             Self::HashMismatch => (StatusCode::BAD_GATEWAY, "hash_mismatch"),
             Self::AgentOffline { .. } => (StatusCode::SERVICE_UNAVAILABLE, "agent_offline"),
             Self::TooManyTransfers { .. } => (StatusCode::SERVICE_UNAVAILABLE, "too_many_transfers"),
-            Self::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+            Self::Busy { .. } | Self::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         }
     }
 
@@ -152,6 +158,7 @@ impl Problem {
         match self {
             Self::RateLimited { retry_after }
             | Self::AgentOffline { retry_after }
+            | Self::Busy { retry_after }
             | Self::TooManyTransfers { retry_after, .. } => Some(*retry_after),
             Self::Unavailable => Some(SOON),
             _ => None,
@@ -196,7 +203,7 @@ impl From<TransferError> for Problem {
             TransferError::HashMismatch => Self::HashMismatch,
             TransferError::BlobGone => Self::BlobGone,
             TransferError::TooManyTransfers { limit } => Self::TooManyTransfers { limit, retry_after: SOON },
-            TransferError::Cancelled => Self::Unavailable,
+            TransferError::Cancelled | TransferError::ReaderStalled => Self::Unavailable,
         }
     }
 }

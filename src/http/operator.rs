@@ -1,7 +1,6 @@
 //! The operator's face: chats and who takes part in them, sessions of turns, agents' names.
 
 use axum::Json;
-use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
@@ -12,8 +11,8 @@ use super::AppState;
 use super::auth::Operator;
 use super::error::Problem;
 use super::json::{JsonBody, PathOf, QueryOf};
-use crate::clock::rfc3339;
-use crate::protocol::{AgentName, ChatId, Principal, SessionId};
+use super::routes::Routes;
+use crate::protocol::{AgentName, ChatId, Principal, SessionId, timestamp};
 use crate::store::{Added, AgentRecord, Binding, Chat, Store};
 
 /// Longest title of a chat, in bytes.
@@ -24,8 +23,8 @@ const PARTICIPANTS: usize = 10_000;
 const AGENTS_PAGE: u32 = 200;
 
 /// The routes.
-pub fn routes() -> Router<AppState> {
-    Router::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .route("/v1/chats/{chat}", put(put_chat).get(get_chat).delete(delete_chat))
         // A wildcard, because a principal may hold slashes and not everyone escapes them.
         .route("/v1/chats/{chat}/participants/{*principal}", put(add_participant).delete(remove_participant))
@@ -55,7 +54,7 @@ impl From<Chat> for ChatView {
     fn from(chat: Chat) -> Self {
         let Chat { id, title, created_at, mut participants } = chat;
         participants.sort();
-        Self { chat: id, title, participants, created_at: rfc3339(created_at) }
+        Self { chat: id, title, participants, created_at: timestamp::format_nearest(created_at) }
     }
 }
 
@@ -171,7 +170,13 @@ impl AgentView {
     fn of(record: AgentRecord, state: &AppState) -> Self {
         let AgentRecord { name, principal, created_at, last_seen_at } = record;
         let online = state.agents.registry.is_online(&principal);
-        Self { name, principal, online, created_at: rfc3339(created_at), last_seen_at: rfc3339(last_seen_at) }
+        Self {
+            name,
+            principal,
+            online,
+            created_at: timestamp::format_nearest(created_at),
+            last_seen_at: timestamp::format_nearest(last_seen_at),
+        }
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::State;
 use axum::routing::{delete, get};
-use axum::{Json, Router};
 use http::StatusCode;
 use serde::Serialize;
 
@@ -12,13 +12,13 @@ use super::AppState;
 use super::auth::Operator;
 use super::error::Problem;
 use super::json::PathOf;
-use crate::clock::rfc3339;
-use crate::protocol::{Principal, Sha256};
+use super::routes::Routes;
+use crate::protocol::{Principal, Sha256, timestamp};
 use crate::transfer::{Live, TransferId};
 
 /// The routes of this file.
-pub fn routes() -> Router<AppState> {
-    Router::new().route("/v1/transfers", get(list)).route("/v1/transfers/{id}", delete(cancel))
+pub fn routes() -> Routes {
+    Routes::new().route("/v1/transfers", get(list)).route("/v1/transfers/{id}", delete(cancel))
 }
 
 #[derive(Serialize)]
@@ -53,7 +53,7 @@ impl Transfer {
             end: live.range.end,
             sent_bytes: live.sent(),
             state: live.state().name(),
-            started_at: rfc3339(live.since),
+            started_at: timestamp::format_nearest(live.since),
         }
     }
 }

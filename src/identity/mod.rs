@@ -1,5 +1,7 @@
 //! Who is calling: what a credential proves. What someone may read is decided elsewhere.
 
+mod file;
+mod key;
 mod key_sets;
 mod nonces;
 mod secret;
@@ -9,6 +11,7 @@ pub mod token;
 
 use std::sync::Arc;
 
+pub use key::{GatewayKey, JWKS_PATH, KeyError};
 pub use secret::SecretError;
 pub use signatures::{Refusal, Signatures};
 pub use token::{IssueError, TokenError, Tokens};

@@ -14,6 +14,7 @@
 
 mod agents;
 mod announcements;
+mod audit;
 mod chats;
 mod cursor;
 mod dialect;
@@ -43,6 +44,7 @@ use crate::clock::Clock;
 
 pub use agents::{AgentRecord, Claim};
 pub use announcements::{Announced, Commit, NewAnnouncement, Quota};
+pub use audit::{ReadFilter, ReadRecord};
 pub use chats::{Added, Chat};
 pub use cursor::{Cursor, InvalidCursor, Page};
 pub use error::StoreError;

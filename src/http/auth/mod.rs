@@ -27,7 +27,7 @@ impl FromRequestParts<AppState> for Operator {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Problem> {
-        match authenticate(parts, state).await? {
+        match identify(parts, state).await? {
             Identity::Operator => Ok(Self),
             Identity::Agent { .. } | Identity::Reader(_) => Err(Problem::Forbidden),
         }
@@ -39,8 +39,19 @@ impl FromRequestParts<AppState> for Reader {
 
     /// An operator takes part in no chat, and is told what every stranger is told.
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Problem> {
-        authenticate(parts, state).await?.caller().map(Self).ok_or(Problem::NotFound)
+        let caller = identify(parts, state).await?.caller().ok_or(Problem::NotFound)?;
+        state.limiter.reader(&parts.extensions, &caller.principal)?;
+        Ok(Self(caller))
     }
+}
+
+/// The same as [`authenticate`], where failures of one address are limited.
+async fn identify(parts: &Parts, state: &AppState) -> Result<Identity, Problem> {
+    let identity = authenticate(parts, state).await;
+    if let Err(Problem::BadCredential(_)) = identity {
+        state.limiter.failed(&parts.extensions)?;
+    }
+    identity
 }
 
 /// Who the credential of a request proves its sender to be, whichever kind it carries. An `Authorization` header goes

@@ -1,5 +1,7 @@
 //! The gateway as a whole: builds the parts, wires them, and drains them.
 
+mod sweep;
+
 use std::fs::DirBuilder;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -14,13 +16,15 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
 use crate::agents::{Agents, Gate, Registry, Timing};
+use crate::audit::Audit;
 use crate::clock::Clock;
 use crate::config::{PublicUrl, Settings};
+use crate::http::limit::Limiter;
 use crate::http::ops::{self, Hosts, Ops, Probe};
 use crate::http::server::{self, Limits, Listener};
 use crate::http::{self, AppState};
 use crate::identity::signature::{self, Rules};
-use crate::identity::{Signatures, Tokens};
+use crate::identity::{GatewayKey, Signatures, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::{Bounds, Outbound};
 use crate::sets::{IsOpen, SetLimits, Sets};
@@ -58,6 +62,8 @@ pub struct Gateway {
     operators: Listener,
     /// Cancelled when the gateway begins to drain.
     draining: CancellationToken,
+    /// Cancelled when the last reader has gone.
+    ended: CancellationToken,
 }
 
 impl Gateway {
@@ -72,6 +78,8 @@ impl Gateway {
         let operators = Listener::bind(settings.ops_listen, "ops-listen").await?;
         make_data_dir(&settings.data_dir)?;
         let tokens = Tokens::open(&settings.token_secret_file)?;
+        let public_url = settings.public_url(public.address());
+        let key = GatewayKey::open(&settings.signing_key_file, &public_url.to_string())?;
         let store = open_store(&settings, true, &clock).await?;
         // It answered just now; a look at the metrics before the first check must not find it down.
         metrics.database_up.set(1);
@@ -93,12 +101,17 @@ impl Gateway {
             resume_window: settings.resume_window,
             agent_wait: settings.agent_wait,
             read_timeout: settings.read_timeout,
+            stall_timeout: settings.stall_timeout,
             memory_budget: settings.memory_budget,
             max_transfers: settings.max_transfers,
         };
         let registry = Arc::clone(&agents);
         let is_open: IsOpen = Arc::new(move |session| registry.registry.is_session(session));
-        let public_url = settings.public_url(public.address());
+        let ended = CancellationToken::new();
+        let audit = match settings.audit_retention.is_zero() {
+            true => Audit::off(),
+            false => Audit::start(store.clone(), metrics.clone(), &tracker, ended.clone()),
+        };
         let outbound = Outbound::new(settings.allow_hosts.clone(), FETCHES, metrics.clone());
         let state = AppState {
             signatures: Signatures::new(
@@ -108,6 +121,9 @@ impl Gateway {
                 (store.clone(), clock.clone(), metrics.clone()),
                 tracker.clone(),
             ),
+            limiter: Arc::new(Limiter::new(&settings.request_limits, metrics.clone())),
+            audit,
+            key,
             outbound,
             tokens,
             clock,
@@ -121,7 +137,7 @@ impl Gateway {
             agents,
             tracker,
         };
-        Ok(Self { settings, state, public, operators, draining })
+        Ok(Self { settings, state, public, operators, draining, ended })
     }
 
     /// Where the public listener is bound.
@@ -142,7 +158,7 @@ impl Gateway {
     /// Serves until `stop` is cancelled. Then it is not ready any more, accepts nothing, lets bodies finish up to the
     /// grace period, closes the agents' connections with 1012, and returns.
     pub async fn run(self, stop: CancellationToken) {
-        let Self { settings, state, public, operators, draining } = self;
+        let Self { settings, state, public, operators, draining, ended } = self;
         tracing::info!(
             listen = %public.address(),
             ops_listen = %operators.address(),
@@ -170,6 +186,7 @@ impl Gateway {
         let serving = async {
             server::serve(public, http::router(state.clone()), limits, draining.clone()).await;
             state.agents.stop.cancel();
+            ended.cancel();
             state.tracker.close();
             if tokio::time::timeout(CLOSE_TIMEOUT, state.tracker.wait()).await.is_err() {
                 tracing::warn!(tasks = state.tracker.len(), "tasks were still running at the end");
@@ -179,7 +196,13 @@ impl Gateway {
         // The operator's listener stays while the public one drains: that is when it is looked at.
         let ops_limits = Limits { connections: OPS_CONNECTIONS, ..limits };
         let operating = server::serve(operators, ops::router(ops), ops_limits, drained.clone());
-        tokio::join!(signal, serving, operating, watch_database(&state, &draining));
+        tokio::join!(
+            signal,
+            serving,
+            operating,
+            watch_database(&state, &draining),
+            sweep::run(state.store.clone(), state.clock.clone(), settings.audit_retention, draining.clone()),
+        );
         state.store.close().await;
         tracing::info!("stopped");
     }
@@ -238,6 +261,9 @@ pub async fn migrate(settings: Settings) -> anyhow::Result<()> {
 pub async fn check(settings: Settings) -> anyhow::Result<()> {
     if settings.token_secret_file.exists() {
         Tokens::open(&settings.token_secret_file)?;
+    }
+    if settings.signing_key_file.exists() {
+        GatewayKey::open(&settings.signing_key_file, &settings.public_url(settings.listen).to_string())?;
     }
     if settings.database_url.sqlite_file().is_some_and(|file| !file.exists()) {
         return Ok(());
