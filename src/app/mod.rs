@@ -23,7 +23,7 @@ use crate::http::limit::Limiter;
 use crate::http::ops::{self, Hosts, Ops, Probe};
 use crate::http::server::{self, Limits, Listener};
 use crate::http::{self, AppState};
-use crate::identity::Tokens;
+use crate::identity::{HandedOut, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::{Bounds, Outbound};
 use crate::sets::{IsOpen, SetLimits, Sets};
@@ -109,6 +109,9 @@ impl Gateway {
             false => Audit::start(store.clone(), metrics.clone(), &tracker, ended.clone()),
         };
         let state = AppState {
+            handed_out: HandedOut::new(store.clone(), &tokens, clock.clone()),
+            signin_ttl: settings.signin_ttl,
+            links: settings.links,
             limiter: Arc::new(Limiter::new(&settings.request_limits, metrics.clone())),
             audit,
             outbound: Outbound::new(settings.allow_hosts.clone(), FETCHES, metrics.clone()),

@@ -1,10 +1,14 @@
 //! Who is calling: what a credential proves. What someone may read is decided elsewhere.
 
+mod handed;
+mod opaque;
 mod secret;
 pub mod token;
 
 use std::sync::Arc;
 
+pub use handed::HandedOut;
+pub use opaque::{OpaqueKey, OpaqueSecret, Purpose};
 pub use secret::SecretError;
 pub use token::{IssueError, TokenError, Tokens};
 

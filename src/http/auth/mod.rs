@@ -2,6 +2,7 @@
 //! file of its own, and all of them yield an [`Identity`].
 
 mod bearer;
+pub(super) mod cookie;
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
@@ -11,6 +12,7 @@ use super::error::Problem;
 use crate::identity::{Caller, Identity};
 
 pub(super) use bearer::bearer;
+pub use cookie::Visitor;
 
 /// The request carries an operator's token. It must be a handler's first argument.
 #[derive(Debug, Clone, Copy)]
@@ -59,4 +61,12 @@ async fn identify(parts: &Parts, state: &AppState) -> Result<Identity, Problem> 
 pub async fn authenticate(parts: &Parts, state: &AppState) -> Result<Identity, Problem> {
     let token = bearer(&parts.headers).ok_or(Problem::NoCredential)?;
     bearer::identify(token, state)
+}
+
+/// Who a token proves its holder to be, and until when, for one that does not come in a header.
+///
+/// # Errors
+/// [`Problem::BadCredential`] when it proves nothing.
+pub(super) async fn token_until(token: &str, state: &AppState) -> Result<(Identity, i64), Problem> {
+    bearer::identify_until(token, state)
 }
