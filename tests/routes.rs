@@ -31,6 +31,7 @@ type Row = (&'static str, For, &'static [(&'static str, Option<fn(&Things) -> Va
 
 const TABLE: &[Row] = &[
     ("/ws", For::Everyone, &[("GET", None)]),
+    ("/.well-known/jwks.json", For::Everyone, &[("GET", None)]),
     ("/signin", For::Everyone, &[("GET", None), ("POST", None)]),
     ("/signout", For::Everyone, &[("POST", None)]),
     ("/l/{secret}", For::Everyone, &[("GET", None)]),

@@ -23,7 +23,7 @@ use crate::http::limit::Limiter;
 use crate::http::ops::{self, Hosts, Ops, Probe};
 use crate::http::server::{self, Limits, Listener};
 use crate::http::{self, AppState};
-use crate::identity::{HandedOut, Tokens};
+use crate::identity::{GatewayKey, HandedOut, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::{Bounds, Outbound};
 use crate::sets::{IsOpen, SetLimits, Sets};
@@ -77,6 +77,8 @@ impl Gateway {
         let operators = Listener::bind(settings.ops_listen, "ops-listen").await?;
         make_data_dir(&settings.data_dir)?;
         let tokens = Tokens::open(&settings.token_secret_file)?;
+        let public_url = settings.public_url(public.address());
+        let key = GatewayKey::open(&settings.signing_key_file, &public_url.to_string())?;
         let store = open_store(&settings, true, &clock).await?;
         // It answered just now; a look at the metrics before the first check must not find it down.
         metrics.database_up.set(1);
@@ -114,11 +116,12 @@ impl Gateway {
             links: settings.links,
             limiter: Arc::new(Limiter::new(&settings.request_limits, metrics.clone())),
             audit,
+            key,
             outbound: Outbound::new(settings.allow_hosts.clone(), FETCHES, metrics.clone()),
             tokens,
             clock,
             metrics: metrics.clone(),
-            public_url: Arc::new(settings.public_url(public.address())),
+            public_url: Arc::new(public_url),
             require_task: settings.require_task,
             access: Access::new(store.clone(), ACCESS_BYTES),
             sets: Sets::new(store.clone(), metrics, SetLimits::default(), is_open, draining.clone()),
@@ -241,6 +244,9 @@ pub async fn migrate(settings: Settings) -> anyhow::Result<()> {
 pub async fn check(settings: Settings) -> anyhow::Result<()> {
     if settings.token_secret_file.exists() {
         Tokens::open(&settings.token_secret_file)?;
+    }
+    if settings.signing_key_file.exists() {
+        GatewayKey::open(&settings.signing_key_file, &settings.public_url(settings.listen).to_string())?;
     }
     if settings.database_url.sqlite_file().is_some_and(|file| !file.exists()) {
         return Ok(());

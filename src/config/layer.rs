@@ -63,6 +63,10 @@ layer! {
     #[arg(long, env = "SLUICE_TOKEN_SECRET_FILE", value_name = "FILE")]
     token_secret_file: PathBuf,
 
+    /// Ed25519 key that signs the gateway's own requests, in PKCS#8 PEM, created at first start [default: DATA_DIR/signing.key]
+    #[arg(long, env = "SLUICE_SIGNING_KEY_FILE", value_name = "FILE")]
+    signing_key_file: PathBuf,
+
     /// How long a running transfer waits for its agent to come back [default: 60s]
     #[arg(long, env = "SLUICE_RESUME_WINDOW", value_name = "DURATION")]
     resume_window: Span,

@@ -95,6 +95,8 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// The secret that signs tokens.
     pub token_secret_file: PathBuf,
+    /// The key that signs the gateway's own requests.
+    pub signing_key_file: PathBuf,
     /// How long a running transfer waits for its agent.
     pub resume_window: Duration,
     /// How long a new request waits for an agent that is offline.
@@ -178,6 +180,7 @@ impl Settings {
             allow_hosts: Allowed::new(layer.allow_hosts.unwrap_or_default()),
             named_public_url: layer.public_url,
             token_secret_file: layer.token_secret_file.unwrap_or_else(|| data_dir.join("token.secret")),
+            signing_key_file: layer.signing_key_file.unwrap_or_else(|| data_dir.join("signing.key")),
             database_url,
             data_dir,
             resume_window: seconds(layer.resume_window, 60),

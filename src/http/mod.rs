@@ -10,6 +10,7 @@ pub mod connect;
 pub mod download;
 pub mod error;
 pub mod json;
+pub mod keys;
 pub mod limit;
 pub mod links;
 pub mod native;
@@ -38,7 +39,7 @@ use crate::agents::Agents;
 use crate::audit::Audit;
 use crate::clock::Clock;
 use crate::config::PublicUrl;
-use crate::identity::{HandedOut, Tokens};
+use crate::identity::{GatewayKey, HandedOut, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::Outbound;
 use crate::sets::Sets;
@@ -52,6 +53,8 @@ use routes::Routes;
 pub struct AppState {
     /// Verifies tokens.
     pub tokens: Tokens,
+    /// Signs what the gateway asks of others.
+    pub key: GatewayKey,
     /// Fetches what others keep.
     pub outbound: Outbound,
     /// The time.
@@ -105,6 +108,7 @@ pub fn router(state: AppState) -> Router {
 pub fn routes() -> Routes {
     Routes::new()
         .route("/ws", get(connect::connect))
+        .merge(keys::routes())
         .merge(operator::routes())
         .merge(transfers::routes())
         .merge(audit::routes())

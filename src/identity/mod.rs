@@ -1,6 +1,8 @@
 //! Who is calling: what a credential proves. What someone may read is decided elsewhere.
 
+mod file;
 mod handed;
+mod key;
 mod opaque;
 mod secret;
 pub mod token;
@@ -8,6 +10,7 @@ pub mod token;
 use std::sync::Arc;
 
 pub use handed::HandedOut;
+pub use key::{GatewayKey, JWKS_PATH, KeyError};
 pub use opaque::{OpaqueKey, OpaqueSecret, Purpose};
 pub use secret::SecretError;
 pub use token::{IssueError, TokenError, Tokens};

@@ -1,17 +1,15 @@
 //! The file that holds the secret of the gateway's own tokens.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use super::file::{self, FileError};
+
 /// Shortest secret, in bytes: an HS256 key is as long as its hash (RFC 7518 section 3.2).
 const SECRET_BYTES: usize = 32;
-/// Longest secret file that is read.
-const FILE_BYTES: u64 = 4096;
 
 /// Why there is no secret to sign with.
 #[derive(Debug, thiserror::Error)]
@@ -48,26 +46,17 @@ pub enum SecretError {
 
 /// The secret in `path`, without a final line break; made first when there is no such file.
 pub(super) fn open(path: &Path) -> Result<Vec<u8>, SecretError> {
-    match read(path) {
-        Err(SecretError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            create(path).map_err(|source| SecretError::NotCreated { path: path.to_owned(), source })?;
-            read(path)
+    // As text, so that the same string can be given to whatever else mints tokens.
+    let make = || format!("{}\n", URL_SAFE_NO_PAD.encode(rand::random::<[u8; SECRET_BYTES]>()));
+    let content = file::open(path, make).map_err(|error| {
+        let path = path.to_owned();
+        match error {
+            FileError::Unreadable(source) => SecretError::Unreadable { path, source },
+            FileError::NotCreated(source) => SecretError::NotCreated { path, source },
+            FileError::TooLong => SecretError::TooLong { path },
         }
-        outcome => outcome,
-    }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, SecretError> {
-    let mut secret = Vec::new();
-    let read = File::open(path).and_then(|file| {
-        let mode = file.metadata()?.permissions().mode();
-        file.take(FILE_BYTES + 1).read_to_end(&mut secret)?;
-        Ok(mode)
-    });
-    let mode = read.map_err(|source| SecretError::Unreadable { path: path.to_owned(), source })?;
-    if secret.len() as u64 > FILE_BYTES {
-        return Err(SecretError::TooLong { path: path.to_owned() });
-    }
+    })?;
+    let mut secret = content.bytes.clone();
     // A secret written by hand usually ends a line; the line break is not part of it.
     if secret.ends_with(b"\n") {
         secret.pop();
@@ -78,40 +67,15 @@ fn read(path: &Path) -> Result<Vec<u8>, SecretError> {
     if secret.len() < SECRET_BYTES {
         return Err(SecretError::TooShort { path: path.to_owned() });
     }
-    if mode & 0o004 != 0 {
-        tracing::warn!(path = %path.display(), "every user of this machine can read the token secret: chmod 600 it");
-    }
+    content.warn_if_open(path);
     Ok(secret)
-}
-
-/// Written beside and linked into place, so that nobody ever reads half a secret, and of two processes that start
-/// together the later one takes the earlier one's.
-fn create(path: &Path) -> io::Result<()> {
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
-    let draft = parent.join(format!(".token.secret.{:016x}", rand::random::<u64>()));
-    let placed = write_new(&draft).and_then(|()| fs::hard_link(&draft, path));
-    let removed = fs::remove_file(&draft);
-    match placed {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(error),
-        Ok(()) => removed,
-    }
-}
-
-fn write_new(path: &Path) -> io::Result<()> {
-    let secret: [u8; SECRET_BYTES] = rand::random();
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    // As text, so that the same string can be given to whatever else mints tokens.
-    writeln!(file, "{}", URL_SAFE_NO_PAD.encode(secret))?;
-    file.sync_all()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]

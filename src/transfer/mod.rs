@@ -4,6 +4,7 @@
 //! Nothing here knows HTTP, nor whether the caller may read: a [`Readable`] says so. The first byte that may be
 //! released decides whether a failure still has a status or cuts the response.
 
+mod beside;
 mod budget;
 mod cursor;
 mod error;
@@ -31,6 +32,7 @@ use crate::metrics::Metrics;
 use crate::protocol::limits::CREDIT_DEFAULT;
 use crate::protocol::{ByteRange, Principal, RequestId, Sha256};
 use crate::read::Coverage;
+use beside::Beside;
 use budget::{Allowance, Budget};
 use feed::Feed;
 use mismatch::Mismatches;
@@ -59,6 +61,7 @@ pub struct Transfers {
     agents: Arc<Agents>,
     limits: Limits,
     budget: Arc<Budget>,
+    beside: Beside,
     mismatches: Mismatches,
     running: DashMap<TransferId, Arc<Live>>,
     /// How many each reader has running.
@@ -82,6 +85,7 @@ impl Transfers {
         }
         Arc::new(Self {
             budget: Budget::new(limits.memory_budget, limits.max_transfers),
+            beside: Beside::default(),
             limits,
             mismatches: Mismatches::default(),
             running: DashMap::new(),

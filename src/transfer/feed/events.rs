@@ -28,14 +28,18 @@ impl Feed {
         let agent = self.sources.current().agent.clone();
         let (span, position) = (self.verifier.span_start(), self.verifier.position());
         let (pipe, released, fast) = (&self.pipe, &mut self.released, self.window.is_fast());
-        let checked = self.verifier.accept(bytes, |piece| {
-            *released = true;
-            if fast {
-                pipe.push(piece);
-            } else {
-                pipe.push_copied(&piece);
-            }
-        });
+        let verifier = &mut self.verifier;
+        let accept = || {
+            verifier.accept(bytes, |piece| {
+                *released = true;
+                if fast {
+                    pipe.push(piece);
+                } else {
+                    pipe.push_copied(&piece);
+                }
+            })
+        };
+        let checked = if fast { self.transfers.beside.run(accept) } else { accept() };
         // A span that began within this frame is this agent's alone; one that went on may be another's in part.
         let went_on = |start| Some(start) == span && position > start;
         let alone = |start| !went_on(start) || self.span_source.as_ref() == Some(&agent);
