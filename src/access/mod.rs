@@ -107,11 +107,8 @@ impl Access {
         if !caller.covers(chat) {
             return Ok(false);
         }
-        let target = Target::Chat(chat.clone());
-        let answer = self.cache.answer(&self.store, caller, target, async {
-            self.store.is_participant(chat, &caller.principal).await.map(Answer::Participant)
-        });
-        Ok(matches!(answer.await?, Answer::Participant(true)))
+        let answer = self.answer(caller, Target::Chat(chat.clone())).await?;
+        Ok(matches!(answer, Answer::Participant(true)))
     }
 
     /// A file of a chat's set. `None` when there is none, or the caller may not read it.
@@ -125,21 +122,15 @@ impl Access {
         if path.len() > PATH_BYTES {
             return Ok(None);
         }
-        let target = Target::File(chat.clone(), *set, path.to_owned());
-        let answer = self.cache.answer(&self.store, caller, target, async {
-            self.find_file(caller, chat, set, path).await.map(Answer::File)
-        });
-        Ok(match answer.await? {
-            Answer::File(file) => file,
-            Answer::Participant(_) | Answer::Blob(_) | Answer::Manifest => None,
-        })
+        match self.answer(caller, Target::File(chat.clone(), *set, path.to_owned())).await? {
+            Answer::File(file) => Ok(file),
+            Answer::Participant(_) | Answer::Blob(_) | Answer::Manifest => Ok(None),
+        }
     }
 
     /// A blob or manifest by its hash, from every set that the caller may read and whose task fits the request.
     pub async fn blob(&self, caller: &Caller, request: BlobRequest<'_>) -> Result<BlobAnswer, StoreError> {
-        let target = Target::blob(request);
-        let answer = self.cache.answer(&self.store, caller, target, self.find_blob(caller, request));
-        Ok(match answer.await? {
+        Ok(match self.answer(caller, Target::blob(request)).await? {
             Answer::Blob(blob) => blob,
             // Up to 16 MiB, so the permission is remembered and the bytes are not.
             Answer::Manifest => match self.store.manifest_bytes(request.sha256).await? {
@@ -148,6 +139,22 @@ impl Access {
             },
             Answer::Participant(_) | Answer::File(_) => BlobAnswer::NotFound,
         })
+    }
+
+    /// The remembered answer, or else the store's.
+    async fn answer(&self, caller: &Caller, target: Target) -> Result<Answer, StoreError> {
+        let asked = target.clone();
+        let ask = async {
+            match &asked {
+                Target::Chat(chat) => self.store.is_participant(chat, &caller.principal).await.map(Answer::Participant),
+                Target::File(chat, set, path) => self.find_file(caller, chat, set, path).await.map(Answer::File),
+                Target::Blob { agent, sha256, task, require_task } => {
+                    let (agent, task, require_task) = (agent.as_ref(), task.as_deref(), *require_task);
+                    self.find_blob(caller, BlobRequest { agent, sha256, task, require_task }).await
+                }
+            }
+        };
+        self.cache.answer(&self.store, caller, target, ask).await
     }
 
     async fn find_file(

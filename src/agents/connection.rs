@@ -43,6 +43,9 @@ const REFUSAL_LINGER: Duration = Duration::from_millis(200);
 const ANSWERS: usize = 1024;
 /// How much text may wait to be decided as announcements, in KiB: two of the largest.
 const PENDING_KIB: usize = 2 * (MANIFEST_BYTES / 1024 + 64);
+/// What the smallest announcement counts for, until it is decided or its refusal is written: about a thousand refusals
+/// may wait for an agent that reads none of them.
+const PENDING_LEAST_KIB: usize = 32;
 /// How long a close may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -263,7 +266,7 @@ where
     }
 
     fn hand_up(&mut self, text: Text) {
-        let kib = u32::try_from(text.len().div_ceil(1024)).unwrap_or(u32::MAX);
+        let kib = u32::try_from(text.len().div_ceil(1024).max(PENDING_LEAST_KIB)).unwrap_or(u32::MAX);
         if let Ok(room) = self.room.clone().try_acquire_many_owned(kib)
             && let Ok(place) = self.announcements.try_reserve()
         {
@@ -299,8 +302,8 @@ where
                 Dropped::Ended => {}
             }
         }
-        for frame in &mail.frames {
-            self.outbox.push(frame);
+        for (frame, room) in mail.refusals {
+            self.outbox.push_holding(&frame, room);
         }
         for (request_id, frames) in mail.credit {
             self.outbox.push(&PlatformFrame::BlobCredit { request_id, frames });

@@ -58,7 +58,7 @@ pub struct Announce {
     pub by: Vec<OpenSession>,
     /// Where a refusal goes.
     pub reply: Arc<Mailbox>,
-    /// What it takes up on its connection, until this is dropped.
+    /// What it takes up on its connection until this is dropped, which a refusal does when it is written.
     pub room: OwnedSemaphorePermit,
 }
 

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures_util::{Sink, SinkExt as _};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::message::{Close, Message, Text};
@@ -13,12 +14,16 @@ use crate::protocol::frames::PlatformFrame;
 /// Bytes handed to the socket before it is flushed.
 const BATCH: usize = 64 * 1024;
 
+/// A message, and the room that is free once it is written.
+#[derive(Debug)]
+struct Waiting(Message, Option<OwnedSemaphorePermit>);
+
 /// The frames of one connection in the order in which they are written: reading never waits for it.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     /// Frames that go before everything else.
-    urgent: VecDeque<Message>,
-    queue: VecDeque<Message>,
+    urgent: VecDeque<Waiting>,
+    queue: VecDeque<Waiting>,
     flushing: bool,
     blocked_since: Option<Instant>,
 }
@@ -26,12 +31,17 @@ pub(super) struct Outbox {
 impl Outbox {
     /// Queues a frame behind those that wait already.
     pub(super) fn push(&mut self, frame: &PlatformFrame) {
-        self.queue.push_back(Message::Text(Text::from(frame.to_text())));
+        self.queue.push_back(Waiting(Message::Text(Text::from(frame.to_text())), None));
+    }
+
+    /// The same for a frame that keeps `room` taken until it is written.
+    pub(super) fn push_holding(&mut self, frame: &PlatformFrame, room: OwnedSemaphorePermit) {
+        self.queue.push_back(Waiting(Message::Text(Text::from(frame.to_text())), Some(room)));
     }
 
     /// Queues a message before all that are not urgent.
     pub(super) fn push_urgent(&mut self, message: Message) {
-        self.urgent.push_back(message);
+        self.urgent.push_back(Waiting(message, None));
     }
 
     /// How many wait.
@@ -81,7 +91,8 @@ impl Outbox {
             let mut batch = 0;
             while batch < BATCH && self.len() > 0 {
                 ready!(socket.as_mut().poll_ready(cx))?;
-                let Some(message) = self.urgent.pop_front().or_else(|| self.queue.pop_front()) else { break };
+                let next = self.urgent.pop_front().or_else(|| self.queue.pop_front());
+                let Some(Waiting(message, _room)) = next else { break };
                 if let Message::Text(text) = &message {
                     batch += text.len();
                 }
@@ -100,9 +111,9 @@ impl Outbox {
         socket: &mut S,
         close: Close,
     ) -> Result<(), S::Error> {
-        for message in self.urgent.drain(..).chain(self.queue.drain(..)).chain([Message::Close(Some(close))]) {
+        for Waiting(message, _room) in self.urgent.drain(..).chain(self.queue.drain(..)) {
             socket.feed(message).await?;
         }
-        socket.flush().await
+        socket.send(Message::Close(Some(close))).await
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Deserialize;
 
-use super::values::{DatabaseUrl, Network, PublicUrl, Size, Span};
+use super::values::{Authority, DatabaseUrl, Network, PublicUrl, Size, Span};
 use crate::logging::LogFormat;
 use crate::protocol::address::AllowedHost;
 
@@ -50,6 +50,15 @@ layer! {
     /// Base of every URL handed out, without a path [default: http://LISTEN]
     #[arg(long, env = "SLUICE_PUBLIC_URL", value_name = "URL")]
     public_url: PublicUrl,
+
+    /// Authorities (host, perhaps with a port) that a signature may be made for [default: the public URL's]
+    #[arg(long, env = "SLUICE_ACCEPT_AUTHORITY", value_name = "AUTHORITY", value_delimiter = ',')]
+    accept_authority: Vec<Authority>,
+
+    /// Take a new key of a known agent only from a request that a key held before signed too [default: true]
+    #[arg(long, env = "SLUICE_KEY_CONTINUITY", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    key_continuity: bool,
 
     /// postgres:// or sqlite:// URL [default: a SQLite file in the data directory]
     #[arg(long, env = "SLUICE_DATABASE_URL", value_name = "URL", hide_env_values = true)]

@@ -14,7 +14,7 @@ use clap::Args;
 use ipnet::IpNet;
 
 pub use layer::Layer;
-pub use values::{DatabaseUrl, InvalidValue, Network, PublicUrl, Size, Span};
+pub use values::{Authority, DatabaseUrl, InvalidValue, Network, PublicUrl, Size, Span};
 
 use crate::logging::LogFormat;
 use crate::protocol::address::Allowed;
@@ -89,6 +89,10 @@ pub struct Settings {
     pub allow_hosts: Allowed,
     /// The base of URLs, when somebody named it; see [`Settings::public_url`].
     pub named_public_url: Option<PublicUrl>,
+    /// The authorities that a signature may be made for, when somebody named any; see [`Settings::authorities`].
+    pub named_authorities: Vec<Authority>,
+    /// Whether a known agent's new key needs one that it held before.
+    pub key_continuity: bool,
     /// The database.
     pub database_url: DatabaseUrl,
     /// Everything kept on disk.
@@ -179,6 +183,8 @@ impl Settings {
             ops_allow_host: allowed_hosts(layer.ops_allow_host.unwrap_or_default())?,
             allow_hosts: Allowed::new(layer.allow_hosts.unwrap_or_default()),
             named_public_url: layer.public_url,
+            named_authorities: layer.accept_authority.unwrap_or_default(),
+            key_continuity: layer.key_continuity.unwrap_or(true),
             token_secret_file: layer.token_secret_file.unwrap_or_else(|| data_dir.join("token.secret")),
             signing_key_file: layer.signing_key_file.unwrap_or_else(|| data_dir.join("signing.key")),
             database_url,
@@ -215,6 +221,14 @@ impl Settings {
     /// The base of every URL handed out: the one that was named, else the address that was `bound`.
     pub fn public_url(&self, bound: SocketAddr) -> PublicUrl {
         self.named_public_url.clone().unwrap_or_else(|| PublicUrl::of_listener(bound))
+    }
+
+    /// The authorities that a signature may be made for: those that were named, else the public URL's.
+    pub fn authorities(&self, public_url: &PublicUrl) -> Vec<String> {
+        if self.named_authorities.is_empty() {
+            return vec![public_url.authority().to_owned()];
+        }
+        self.named_authorities.iter().map(|authority| authority.as_str().to_owned()).collect()
     }
 }
 

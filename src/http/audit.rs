@@ -10,7 +10,6 @@ use super::auth::Operator;
 use super::error::Problem;
 use super::json::QueryOf;
 use super::routes::Routes;
-use crate::clock::rfc3339;
 use crate::protocol::{ChatId, Principal, Sha256, timestamp};
 use crate::store::{ReadFilter, ReadRecord};
 
@@ -73,7 +72,7 @@ impl From<ReadRecord> for ReadView {
             end: read.range.end,
             sent_bytes: read.sent_bytes,
             outcome: read.outcome,
-            started_at: rfc3339(read.started_at),
+            started_at: timestamp::format_nearest(read.started_at),
             duration_ms: read.duration_ms,
             transfer: read.transfer,
             link: read.link,

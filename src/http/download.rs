@@ -11,10 +11,10 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
-use super::AppState;
 use super::error::Problem;
 pub use super::reading::Way;
 use super::reading::{Held, Reading, Transferred};
+use super::{AppState, server};
 use crate::access::Readable;
 use crate::identity::Caller;
 use crate::protocol::conditional::{EntityTag, Precondition};
@@ -104,10 +104,11 @@ pub async fn serve(
         }
         Content::Remote(readable) => {
             let reading = begin();
-            let cursor = match state.transfers.open(caller.principal.clone(), readable, bytes).await {
-                Ok(cursor) => cursor,
-                Err(error) => return Err(reading.fail(error).into()),
-            };
+            let cursor =
+                match state.transfers.open(caller.principal.clone(), readable, bytes, server::stream_cut()).await {
+                    Ok(cursor) => cursor,
+                    Err(error) => return Err(reading.fail(error).into()),
+                };
             let coverage = cursor.coverage();
             (Body::new(Transferred::new(cursor, reading)), coverage)
         }

@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Serialize;
 
 use crate::identity::TokenError;
+use crate::identity::signature::SignatureError;
 use crate::store::StoreError;
 use crate::transfer::TransferError;
 
@@ -21,7 +22,7 @@ pub enum Problem {
     #[error("{0}")]
     BadRequest(Cow<'static, str>),
     /// No credential was sent.
-    #[error("a bearer token is required")]
+    #[error("a bearer token or a signature is required")]
     NoCredential,
     /// The credential proves nothing.
     #[error("{0}")]
@@ -35,6 +36,9 @@ pub enum Problem {
     /// Nobody may make links here.
     #[error("links are off on this gateway (its operator may set --links)")]
     LinksOff,
+    /// The signature proves nothing.
+    #[error("{code}: {0}", code = .0.code())]
+    BadSignature(SignatureError),
     /// A valid credential of the wrong kind, judged by the route alone.
     #[error("this route needs an operator's token")]
     Forbidden,
@@ -137,7 +141,9 @@ impl Problem {
     fn status_and_code(&self) -> (StatusCode, &'static str) {
         match self {
             Self::BadRequest(_) => (StatusCode::BAD_REQUEST, "bad_request"),
-            Self::NoCredential | Self::BadCredential(_) | Self::SignedOut => (StatusCode::UNAUTHORIZED, "unauthorized"),
+            Self::NoCredential | Self::BadCredential(_) | Self::BadSignature(_) | Self::SignedOut => {
+                (StatusCode::UNAUTHORIZED, "unauthorized")
+            }
             Self::Forbidden | Self::ForeignOrigin | Self::LinksOff => (StatusCode::FORBIDDEN, "forbidden"),
             Self::TaskRequired => (StatusCode::FORBIDDEN, "task_required"),
             Self::TaskMismatch => (StatusCode::FORBIDDEN, "task_mismatch"),
@@ -178,7 +184,7 @@ impl Problem {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         match self {
-            Self::NoCredential | Self::SignedOut => {
+            Self::NoCredential | Self::BadSignature(_) | Self::SignedOut => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             // RFC 6750 section 3.1: only a request that brought a token is told that it is no good.
@@ -209,7 +215,7 @@ impl From<TransferError> for Problem {
             TransferError::HashMismatch => Self::HashMismatch,
             TransferError::BlobGone => Self::BlobGone,
             TransferError::TooManyTransfers { limit } => Self::TooManyTransfers { limit, retry_after: SOON },
-            TransferError::Cancelled => Self::Unavailable,
+            TransferError::Cancelled | TransferError::ReaderStalled => Self::Unavailable,
         }
     }
 }

@@ -21,9 +21,9 @@ use super::error::Problem;
 use super::json::{JsonBody, PathOf};
 use super::native::participant;
 use super::routes::Routes;
-use crate::clock::rfc3339;
 use crate::config::Span;
 use crate::identity::{Caller, OpaqueSecret, Purpose};
+use crate::protocol::timestamp;
 use crate::protocol::{ChatId, Sha256};
 use crate::store::{LinkAdded, LinkRecord};
 
@@ -113,7 +113,7 @@ async fn make(
     }
     let url = format!("{}/l/{}", state.public_url, secret.expose());
     let no_store = [(CACHE_CONTROL, HeaderValue::from_static("no-store"))];
-    let view = NewLink { id: link.id, url, expires_at: rfc3339(expires_at) };
+    let view = NewLink { id: link.id, url, expires_at: timestamp::format_nearest(expires_at) };
     Ok((StatusCode::CREATED, no_store, Json(view)).into_response())
 }
 
@@ -129,8 +129,8 @@ async fn list(
         id: link.id,
         set: link.manifest,
         path: link.path,
-        created_at: rfc3339(link.created_at),
-        expires_at: rfc3339(link.expires_at),
+        created_at: timestamp::format_nearest(link.created_at),
+        expires_at: timestamp::format_nearest(link.expires_at),
     };
     Ok(Json(LinkList { links: links.into_iter().map(view).collect() }))
 }

@@ -39,7 +39,7 @@ use crate::agents::Agents;
 use crate::audit::Audit;
 use crate::clock::Clock;
 use crate::config::PublicUrl;
-use crate::identity::{GatewayKey, HandedOut, Tokens};
+use crate::identity::{GatewayKey, HandedOut, Signatures, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::Outbound;
 use crate::sets::Sets;
@@ -55,6 +55,8 @@ pub struct AppState {
     pub tokens: Tokens,
     /// Signs what the gateway asks of others.
     pub key: GatewayKey,
+    /// Verifies signed requests.
+    pub signatures: Signatures,
     /// Fetches what others keep.
     pub outbound: Outbound,
     /// The time.
@@ -133,6 +135,7 @@ pub fn complete(routes: Router<AppState>, state: AppState) -> Router {
     routes
         .method_not_allowed_fallback(error::method_not_allowed)
         .fallback(error::not_found)
+        .layer(middleware::from_fn_with_state(auth::bodies(&state.signatures), auth::read_signed_bodies))
         .layer(middleware::from_fn_with_state(state.limiter.clone(), limit::limit))
         .layer(middleware::from_fn_with_state(state.metrics.clone(), trace::trace))
         .with_state(state)

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use axum::routing::{delete, get, post, put};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
@@ -12,8 +12,7 @@ use super::auth::Operator;
 use super::error::Problem;
 use super::json::{JsonBody, PathOf, QueryOf};
 use super::routes::Routes;
-use crate::clock::rfc3339;
-use crate::protocol::{AgentName, ChatId, Principal, SessionId};
+use crate::protocol::{AgentName, ChatId, Principal, SessionId, timestamp};
 use crate::store::{Added, AgentRecord, Binding, Chat, Store};
 
 /// Longest title of a chat, in bytes.
@@ -32,6 +31,7 @@ pub fn routes() -> Routes {
         .route("/v1/sessions", post(bind_session))
         .route("/v1/agents", get(list_agents))
         .route("/v1/agents/{agent}", get(get_agent).put(put_agent))
+        .route("/v1/agents/{agent}/keys", delete(forget_keys))
 }
 
 #[derive(Debug, Deserialize)]
@@ -54,7 +54,7 @@ impl From<Chat> for ChatView {
     fn from(chat: Chat) -> Self {
         let Chat { id, title, created_at, mut participants } = chat;
         participants.sort();
-        Self { chat: id, title, participants, created_at: rfc3339(created_at) }
+        Self { chat: id, title, participants, created_at: timestamp::format_nearest(created_at) }
     }
 }
 
@@ -170,7 +170,13 @@ impl AgentView {
     fn of(record: AgentRecord, state: &AppState) -> Self {
         let AgentRecord { name, principal, created_at, last_seen_at } = record;
         let online = state.agents.registry.is_online(&principal);
-        Self { name, principal, online, created_at: rfc3339(created_at), last_seen_at: rfc3339(last_seen_at) }
+        Self {
+            name,
+            principal,
+            online,
+            created_at: timestamp::format_nearest(created_at),
+            last_seen_at: timestamp::format_nearest(last_seen_at),
+        }
     }
 }
 
@@ -231,6 +237,16 @@ async fn put_agent(
         state.agents.registry.evict(&old.principal);
     }
     get_agent(operator, State(state), PathOf(name)).await
+}
+
+/// Forgets the keys that an agent is known by, so that it can go on with new ones after it lost the old.
+async fn forget_keys(
+    _: Operator,
+    State(state): State<AppState>,
+    PathOf(name): PathOf<AgentName>,
+) -> Result<StatusCode, Problem> {
+    let record = state.store.agent_by_name(&name).await?.ok_or(Problem::NotFound)?;
+    done(state.signatures.forget_keys(&record.principal).await?)
 }
 
 fn done(found: bool) -> Result<StatusCode, Problem> {

@@ -22,9 +22,9 @@ use super::error::Problem;
 use super::json::{JsonBody, read_body};
 use super::page::{Escaped, page};
 use super::routes::Routes;
-use crate::clock::rfc3339;
 use crate::config::Span;
 use crate::identity::{OpaqueSecret, Purpose};
+use crate::protocol::timestamp;
 use crate::protocol::{ChatId, Principal};
 use crate::store::BrowserRecord;
 
@@ -282,7 +282,8 @@ async fn make_code(
         url.push_str(&format!("&next={}", utf8_percent_encode(&next, NON_ALPHANUMERIC)));
     }
     let no_store = [(CACHE_CONTROL, HeaderValue::from_static("no-store"))];
-    Ok((StatusCode::CREATED, no_store, Json(CodeView { url, expires_at: rfc3339(expires_at) })).into_response())
+    Ok((StatusCode::CREATED, no_store, Json(CodeView { url, expires_at: timestamp::format_nearest(expires_at) }))
+        .into_response())
 }
 
 fn millis(duration: Duration) -> i64 {

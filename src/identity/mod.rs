@@ -3,8 +3,12 @@
 mod file;
 mod handed;
 mod key;
+mod key_sets;
+mod nonces;
 mod opaque;
 mod secret;
+pub mod signature;
+mod signatures;
 pub mod token;
 
 use std::sync::Arc;
@@ -13,6 +17,7 @@ pub use handed::HandedOut;
 pub use key::{GatewayKey, JWKS_PATH, KeyError};
 pub use opaque::{OpaqueKey, OpaqueSecret, Purpose};
 pub use secret::SecretError;
+pub use signatures::{Refusal, Signatures};
 pub use token::{IssueError, TokenError, Tokens};
 
 use crate::protocol::{AgentName, ChatId, Principal};
@@ -38,7 +43,7 @@ impl Caller {
 pub enum Identity {
     /// An agent.
     Agent {
-        /// `agent:<agent_id>`.
+        /// `agent:<agent_id>` by token, `agent:<agent URL>` by signature.
         principal: Principal,
         /// The only name it may open a session under, when its credential carries one.
         name: Option<AgentName>,

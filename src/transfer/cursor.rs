@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::live::{Live, TransferId};
 use super::pipe::Pipe;
@@ -45,9 +46,12 @@ impl Cursor {
 
     /// How it would end if it ended now.
     pub fn outcome(&self) -> &'static str {
-        match self.failed {
+        // A connection that was given up for its reader was blocked a little before it took its last piece from here.
+        let ignored = || self.pipe.ignored_for(Instant::now()) >= self.transfers.limits.stall_timeout / 8 * 7;
+        match self.failed.or_else(|| self.pipe.error()) {
             Some(error) => error.code(),
             None if self.remaining() == 0 => "complete",
+            None if ignored() => TransferError::ReaderStalled.code(),
             None => "reader_left",
         }
     }

@@ -10,12 +10,9 @@ use http::{HeaderMap, Method};
 
 use super::super::AppState;
 use super::super::error::Problem;
-use super::Reader;
+use super::{Reader, is_signed};
 use crate::config::PublicUrl;
 use crate::identity::{Caller, OpaqueSecret};
-
-/// A header of requests that are signed (RFC 9421 section 4.1).
-const SIGNATURE_INPUT: &str = "signature-input";
 
 /// The request carries what [`Reader`] takes, or the cookie of a signed-in browser. It must be a handler's first
 /// argument.
@@ -27,7 +24,7 @@ impl FromRequestParts<AppState> for Visitor {
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Problem> {
         // A browser sends its cookie wherever it goes; the others are there because somebody meant them.
-        let meant = [AUTHORIZATION.as_str(), SIGNATURE_INPUT].iter().any(|name| parts.headers.contains_key(*name));
+        let meant = parts.headers.contains_key(AUTHORIZATION) || is_signed(&parts.headers);
         let cookie = if meant { None } else { cookie(&parts.headers, &state.public_url) };
         let Some(cookie) = cookie else {
             return Reader::from_request_parts(parts, state).await.map(|Reader(caller)| Self(caller));

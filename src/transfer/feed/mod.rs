@@ -143,6 +143,8 @@ impl Feed {
         if let Err(error) = end
             && !self.pipe.is_left()
         {
+            // Whoever ended it from outside left the reason there.
+            let error = self.pipe.error().unwrap_or(error);
             tracing::warn!(transfer = %self.live.id, sha256 = %self.sha256, position = self.verifier.position(),
                 error = error.code(), "a transfer was cut");
         }
