@@ -40,6 +40,7 @@ const TABLE: &[Row] = &[
     ("/v1/sessions", For::Operators, &[("POST", Some(session_body))]),
     ("/v1/agents", For::Operators, &[("GET", None)]),
     ("/v1/agents/{agent}", For::Operators, &[("GET", None), ("PUT", Some(agent_body))]),
+    ("/v1/agents/{agent}/keys", For::Operators, &[("DELETE", None)]),
     ("/v1/transfers", For::Operators, &[("GET", None)]),
     ("/v1/transfers/{id}", For::Operators, &[("DELETE", None)]),
     ("/v1/audit", For::Operators, &[("GET", None)]),
