@@ -1,5 +1,5 @@
 //! A real browser signs in and out: with Debian's Chromium, through its WebDriver (W3C).
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod process;
 

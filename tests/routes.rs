@@ -26,8 +26,11 @@ enum For {
     Visitors,
 }
 
+/// What a request is sent with, where it is sent with anything.
+type Body = Option<fn(&Things) -> Value>;
+
 /// A route, whom it is for, and its methods with what they are sent. HEAD comes with GET.
-type Row = (&'static str, For, &'static [(&'static str, Option<fn(&Things) -> Value>)]);
+type Row = (&'static str, For, &'static [(&'static str, Body)]);
 
 const TABLE: &[Row] = &[
     ("/ws", For::Everyone, &[("GET", None)]),
@@ -239,7 +242,7 @@ impl House {
     /// Asks for each of these things, and expects one and the same answer.
     async fn same_for_all(
         &self,
-        (pattern, method, body): (&str, &str, Option<fn(&Things) -> Value>),
+        (pattern, method, body): (&str, &str, Body),
         credential: &Credential,
         all: &[Things],
         status: u16,
