@@ -24,7 +24,7 @@ use crate::http::ops::{self, Hosts, Ops, Probe};
 use crate::http::server::{self, Limits, Listener};
 use crate::http::{self, AppState};
 use crate::identity::signature::{self, Rules};
-use crate::identity::{GatewayKey, Signatures, Tokens};
+use crate::identity::{GatewayKey, HandedOut, Signatures, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::{Bounds, Outbound};
 use crate::sets::{IsOpen, SetLimits, Sets};
@@ -114,6 +114,9 @@ impl Gateway {
         };
         let outbound = Outbound::new(settings.allow_hosts.clone(), FETCHES, metrics.clone());
         let state = AppState {
+            handed_out: HandedOut::new(store.clone(), &tokens, clock.clone()),
+            signin_ttl: settings.signin_ttl,
+            links: settings.links,
             signatures: Signatures::new(
                 signature_rules(&settings, &public_url),
                 settings.key_continuity,

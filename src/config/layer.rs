@@ -153,6 +153,19 @@ layer! {
     #[arg(long, env = "SLUICE_TRUSTED_PROXIES", value_name = "CIDR", value_delimiter = ',')]
     trusted_proxies: Vec<Network>,
 
+    /// How long a browser stays signed in at most [default: 12h]
+    #[arg(long, env = "SLUICE_SIGNIN_TTL", value_name = "DURATION")]
+    signin_ttl: Span,
+
+    /// Let readers make links that open one file without a token [default: false]
+    #[arg(long, env = "SLUICE_LINKS", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    links: bool,
+
+    /// How long a link is good for at most [default: 24h]
+    #[arg(long, env = "SLUICE_LINK_TTL", value_name = "DURATION")]
+    link_ttl: Span,
+
     /// How long it stays written down who read what; 0s: nothing is written down [default: 90d]
     #[arg(long, env = "SLUICE_AUDIT_RETENTION", value_name = "DURATION")]
     audit_retention: Span,

@@ -127,6 +127,10 @@ pub struct Settings {
     pub require_task: bool,
     /// What one address, and one reader, may ask for.
     pub request_limits: RequestLimits,
+    /// How long a browser stays signed in at most.
+    pub signin_ttl: Duration,
+    /// How long a link is good for at most; none where nobody may make any.
+    pub links: Option<Duration>,
     /// How long it stays written down who read what; zero for not at all.
     pub audit_retention: Duration,
     /// How log lines look.
@@ -169,6 +173,7 @@ impl Settings {
         database_url.check().map_err(|e| refused("database-url", e.to_string()))?;
         let memory_budget = layer.memory_budget.map_or(512 << 20, Size::bytes);
         let max_connections = positive("max-connections", layer.max_connections.unwrap_or(16_384))?;
+        let link_ttl = some_time("link-ttl", seconds(layer.link_ttl, 24 * 60 * 60))?;
         if let Some(level) = &layer.log_level {
             crate::logging::filter(level).map_err(|e| refused("log-level", e.to_string()))?;
         }
@@ -205,6 +210,8 @@ impl Settings {
                 agent_admission: layer.agent_admission.unwrap_or(200),
                 trusted_proxies: layer.trusted_proxies.unwrap_or_default().into_iter().map(Network::get).collect(),
             },
+            signin_ttl: some_time("signin-ttl", seconds(layer.signin_ttl, 12 * 60 * 60))?,
+            links: layer.links.unwrap_or(false).then_some(link_ttl),
             audit_retention: seconds(layer.audit_retention, 90 * 24 * 60 * 60),
             log_format: layer.log_format.unwrap_or_default(),
             log_level: layer.log_level,

@@ -9,7 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use super::AppState;
-use super::auth::Reader;
+use super::auth::Visitor;
 use super::download::{self, Content, Representation, Way};
 use super::error::Problem;
 use super::json::{PathOf, QueryOf};
@@ -66,7 +66,7 @@ pub async fn participant(state: &AppState, caller: &Caller, chat: &ChatId) -> Re
 }
 
 async fn sets(
-    Reader(caller): Reader,
+    Visitor(caller): Visitor,
     State(state): State<AppState>,
     PathOf(chat): PathOf<ChatId>,
     QueryOf(page): QueryOf<PageQuery>,
@@ -81,7 +81,7 @@ async fn sets(
 }
 
 async fn manifest(
-    Reader(caller): Reader,
+    Visitor(caller): Visitor,
     State(state): State<AppState>,
     method: Method,
     PathOf((chat, set)): PathOf<(ChatId, Sha256)>,
@@ -100,7 +100,7 @@ async fn manifest(
 }
 
 async fn file(
-    Reader(caller): Reader,
+    Visitor(caller): Visitor,
     State(state): State<AppState>,
     method: Method,
     PathOf((chat, set, path)): PathOf<(ChatId, Sha256, String)>,
@@ -117,7 +117,7 @@ async fn file(
 }
 
 async fn entries(
-    Reader(caller): Reader,
+    Visitor(caller): Visitor,
     State(state): State<AppState>,
     PathOf((chat, set)): PathOf<(ChatId, Sha256)>,
     QueryOf(page): QueryOf<PageQuery>,

@@ -1,9 +1,11 @@
 //! Who is calling: what a credential proves. What someone may read is decided elsewhere.
 
 mod file;
+mod handed;
 mod key;
 mod key_sets;
 mod nonces;
+mod opaque;
 mod secret;
 pub mod signature;
 mod signatures;
@@ -11,7 +13,9 @@ pub mod token;
 
 use std::sync::Arc;
 
+pub use handed::HandedOut;
 pub use key::{GatewayKey, JWKS_PATH, KeyError};
+pub use opaque::{OpaqueKey, OpaqueSecret, Purpose};
 pub use secret::SecretError;
 pub use signatures::{Refusal, Signatures};
 pub use token::{IssueError, TokenError, Tokens};

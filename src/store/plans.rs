@@ -7,7 +7,9 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::audit::read_search;
 use super::offers::{Search, blob_search, file_search, manifest_search};
-use super::{ReadFilter, Scope, Store, StoreOptions, TaskRule, announcements, audit, nonces, sessions, sets};
+use super::{
+    ReadFilter, Scope, Store, StoreOptions, TaskRule, announcements, audit, browsers, links, nonces, sessions, sets,
+};
 use crate::on_both_databases;
 use crate::protocol::{ChatId, Principal, Sha256};
 use db::TestDatabase;
@@ -15,7 +17,7 @@ use db::TestDatabase;
 on_both_databases!(rows_are_found_by_index, repeated_blobs_meet_a_manifest_once);
 
 /// Enough rows that a planner sees the point of an index.
-const ROWS: [&str; 10] = [
+const ROWS: [&str; 13] = [
     "INSERT INTO chats WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 499) \
      SELECT 'c' || i, NULL, 0 FROM n",
     "INSERT INTO participants WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
@@ -38,6 +40,12 @@ const ROWS: [&str; 10] = [
      CAST(NULL AS BIGINT), CAST(NULL AS TEXT) FROM n",
     "INSERT INTO audit_agents WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) \
      SELECT 'agent:' || (i % 700), i FROM n",
+    "INSERT INTO browsers WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
+     SELECT 'h' || i, 'user:' || (i % 500), CAST(NULL AS TEXT), i, i FROM n",
+    "INSERT INTO signin_codes WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
+     SELECT 'h' || i, 'user:' || (i % 500), CAST(NULL AS TEXT), i FROM n",
+    "INSERT INTO links WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
+     SELECT 'l' || i, 'h' || i, 'user:' || (i % 500), 'c' || (i % 500), 'm' || i, 'p', i, i FROM n",
     "ANALYZE",
 ];
 
@@ -115,8 +123,12 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         reads(&|filter| filter.agent = Some("agent:1".parse().unwrap())),
         reads(&|filter| filter.sha256 = Some(hash)),
         (audit::SWEEP_READS.to_owned(), vec![Value::Number(10), Value::Number(500)]),
+        (browsers::OLDEST_BROWSERS.to_owned(), vec![text("user:1"), Value::Number(64)]),
+        (links::LINKS.to_owned(), vec![text("user:1"), text("c1"), Value::Number(10)]),
+        (links::LINKS_HELD.to_owned(), vec![text("user:1"), Value::Number(10)]),
     ];
-    for (sql, values) in statements.into_iter().chain(reads) {
+    let sweeps = browsers::SWEEP_HANDED_OUT.map(|sql| (sql.to_owned(), vec![Value::Number(10), Value::Number(5)]));
+    for (sql, values) in statements.into_iter().chain(reads).chain(sweeps) {
         let steps = plan(&store, database, &sql, &values).await;
         assert!(!steps.is_empty());
         let scans = |step: &&String| step.contains("Seq Scan") || step.trim_start().starts_with("SCAN");
