@@ -40,6 +40,8 @@ pub struct Metrics {
     pub connections_ended: IntCounterVec,
     /// Agents online.
     pub agents_online: IntGauge,
+    /// Signed requests judged, by `outcome`: `verified`, `unavailable` or the code of the refusal.
+    pub signatures: IntCounterVec,
     /// Sessions asked for, by `outcome`.
     pub sessions: IntCounterVec,
     /// Announcements decided, by `outcome`: `accepted` or the code of the refusal.
@@ -89,6 +91,7 @@ impl Metrics {
                 &["reason"],
             )?,
             agents_online: gauge(&r, "sluice_agents_online", "Agents online.")?,
+            signatures: counters(&r, "sluice_signatures_total", "Signed requests judged.", &["outcome"])?,
             sessions: counters(&r, "sluice_sessions_total", "Sessions asked for.", &["outcome"])?,
             announcements: counters(&r, "sluice_announcements_total", "Announcements decided.", &["outcome"])?,
             announcements_reading: gauge(

@@ -28,17 +28,28 @@ fn assert_refused(answer: &Answer) {
     assert!((1..=60).contains(&wait), "{wait}");
 }
 
+/// Asks until that is too often. How many times it was answered: more than a burst, where the machine is slow.
+async fn until_refused(gateway: &Gateway, path: &str, token: &str, status: u16) -> usize {
+    for answered in 0..200 {
+        let answer = gateway.get(path, token).await;
+        if answer.status == 429 {
+            assert_refused(&answer);
+            return answered;
+        }
+        assert_eq!(answer.status, status);
+    }
+    panic!("{path} is never refused");
+}
+
 #[tokio::test]
 async fn a_reader_has_a_rate_and_four_seconds_of_it_at_once() {
     let gateway = gateway(|layer| layer.reader_rate = Some(1)).await;
     let alice = gateway.reader("user:alice");
-    for _ in 0..4 {
-        assert_eq!(gateway.get(SETS, &alice).await.status, 200);
-    }
+    assert!(until_refused(&gateway, SETS, &alice, 200).await >= 4);
     // Another token of hers is still her.
     assert_refused(&gateway.get(SETS, &gateway.reader("user:alice")).await);
     assert_eq!(gateway.get(SETS, &gateway.reader("user:bob")).await.status, 200);
-    assert_eq!(limited(&gateway, "reader_rate"), 1.0);
+    assert_eq!(limited(&gateway, "reader_rate"), 2.0);
     // It comes back by itself.
     eventually("another request", async || (gateway.get(SETS, &alice).await.status == 200).then_some(())).await;
 }
@@ -47,10 +58,7 @@ async fn a_reader_has_a_rate_and_four_seconds_of_it_at_once() {
 async fn an_address_has_a_rate_whoever_asks() {
     // One request has gone into making the chat.
     let gateway = gateway(|layer| layer.address_rate = Some(1)).await;
-    for _ in 0..3 {
-        assert_eq!(gateway.get("/nothing", "").await.status, 404);
-    }
-    assert_refused(&gateway.get("/nothing", "").await);
+    assert!(until_refused(&gateway, "/nothing", "", 404).await >= 3);
     assert_refused(&gateway.get(SETS, &gateway.reader("user:alice")).await);
     assert_eq!(limited(&gateway, "address_rate"), 2.0);
 }
@@ -153,13 +161,14 @@ async fn upgrade(gateway: &Gateway, token: &str) -> Download {
 
 #[tokio::test]
 async fn agents_that_all_come_at_once_are_let_in_steadily() {
-    let gateway = gateway(|layer| layer.agent_admission = Some(8)).await;
+    let gateway = gateway(|layer| layer.agent_admission = Some(4)).await;
     let token = gateway.agent_token("ada", "ada");
-    let storm = join_all((0..40).map(|_| upgrade(&gateway, &token)));
-    let mut answers = storm.await;
+    let begun = std::time::Instant::now();
+    let mut answers = join_all((0..100).map(|_| upgrade(&gateway, &token))).await;
+    let most = 4.0 * (begun.elapsed().as_secs_f64() + 1.0);
     let refused: Vec<_> = answers.extract_if(.., |answer| answer.status != 101).collect();
-    // Two that find the door open, and two seconds' worth that wait.
-    assert!((16..=24).contains(&answers.len()), "{} were let in", answers.len());
+    // Two seconds' worth may wait, and never more are let in than the time is worth.
+    assert!(answers.len() >= 8 && answers.len() as f64 <= most, "{} were let in, of {most}", answers.len());
     assert_eq!(limited(&gateway, "agent_admission"), refused.len() as f64);
     for answer in refused {
         let answer = answer.whole().await;

@@ -1,22 +1,39 @@
 //! Who may open a session under which name.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::clock::Clock;
 use crate::identity::{Identity, Tokens};
 use crate::protocol::frames::ErrorBody;
 use crate::protocol::{AgentName, Principal};
-use crate::store::{Claim, Store};
+use crate::store::{Claim, Store, StoreError};
 
-/// A token as it came, kept out of logs.
+/// What an agent brought to prove who it is.
 #[derive(Clone)]
-pub struct Credential(Arc<str>);
+pub enum Credential {
+    /// A token as it came, kept out of logs.
+    Token(Arc<str>),
+    /// A signature that was verified: who signed, and the one name that it opens sessions under on this connection.
+    Signed(Principal, Arc<OnceLock<AgentName>>),
+    /// One that was refused already, and why.
+    Refused(Arc<ErrorBody>),
+}
 
 impl Credential {
     /// Wraps a token.
-    pub fn new(token: &str) -> Self {
-        Self(token.into())
+    pub fn token(token: &str) -> Self {
+        Self::Token(token.into())
+    }
+
+    /// A connection of the agent that signed its upgrade.
+    pub fn signed(agent: Principal) -> Self {
+        Self::Signed(agent, Arc::default())
+    }
+
+    /// What was refused before the connection was there to say so.
+    pub fn refused(error: ErrorBody) -> Self {
+        Self::Refused(Arc::new(error))
     }
 }
 
@@ -54,15 +71,46 @@ impl Gate {
         let Some(credential) = credential else {
             return Err(ErrorBody::new(
                 "unauthorized",
-                "a token is required: in session.token, ?token= or Authorization",
+                "a token is required, in session.token, ?token= or Authorization, or a signature of the upgrade",
             ));
         };
-        match self.tokens.verify(&credential.0, &self.clock) {
+        let token = match credential {
+            Credential::Token(token) => token,
+            Credential::Signed(agent, _) => return Ok((agent.clone(), None)),
+            Credential::Refused(error) => return Err(ErrorBody::clone(error)),
+        };
+        match self.tokens.verify(token, &self.clock) {
             Ok(Identity::Agent { principal, name, .. }) => Ok((principal, name)),
             Ok(Identity::Reader(_) | Identity::Operator) => {
                 Err(ErrorBody::new("forbidden", "this token is not an agent's: it has no agent_id and no scope agent"))
             }
             Err(error) => Err(ErrorBody::new(error.code(), error.to_string())),
+        }
+    }
+
+    /// Whether the agent that signed may go by this name: the first that it asked for on its connection, and one that it
+    /// holds once it holds any. Another agent on the same connection would otherwise pass as this one.
+    async fn is_its_own(
+        &self,
+        agent: &Principal,
+        once: &OnceLock<AgentName>,
+        name: &AgentName,
+    ) -> Result<(), ErrorBody> {
+        let foreign = |known: &AgentName| {
+            let message =
+                format!("the signature proves the agent {known}; another agent here needs a token of its own");
+            Err(ErrorBody::new("forbidden", message))
+        };
+        let first = once.get_or_init(|| name.clone());
+        if first != name {
+            return foreign(first);
+        }
+        match self.store.names_of(agent).await {
+            Ok(names) => match names.first() {
+                Some(known) if !names.contains(name) => foreign(known),
+                _ => Ok(()),
+            },
+            Err(error) => Err(unavailable(&error)),
         }
     }
 
@@ -80,13 +128,18 @@ impl Gate {
             let message = format!("the token is for the agent {own_name}, not for the one named");
             return Err(ErrorBody::new("forbidden", message));
         }
+        if let Some(Credential::Signed(agent, once)) = credential {
+            self.is_its_own(agent, once, &name).await?;
+        }
         match self.store.claim_name(&name, &agent, self.clock.unix_millis()).await {
             Ok(Claim::Held) => Ok(Admitted { agent, name }),
             Ok(Claim::Foreign) => Err(ErrorBody::new("forbidden", "this name belongs to another agent")),
-            Err(error) => {
-                tracing::warn!(%error, "cannot look an agent's name up");
-                Err(ErrorBody::new("unavailable", "the gateway's database does not answer; try again"))
-            }
+            Err(error) => Err(unavailable(&error)),
         }
     }
+}
+
+fn unavailable(error: &StoreError) -> ErrorBody {
+    tracing::warn!(%error, "cannot look an agent's name up");
+    ErrorBody::new("unavailable", "the gateway's database does not answer; try again")
 }

@@ -19,12 +19,13 @@ use crate::access::Access;
 use crate::agents::{Agents, Gate, Registry, Timing};
 use crate::audit::Audit;
 use crate::clock::Clock;
-use crate::config::Settings;
+use crate::config::{PublicUrl, Settings};
 use crate::http::limit::Limiter;
 use crate::http::ops::{self, Hosts, Ops, Probe};
 use crate::http::server::{self, Limits, Listener};
 use crate::http::{self, AppState};
-use crate::identity::{GatewayKey, Tokens};
+use crate::identity::signature::{self, Rules};
+use crate::identity::{GatewayKey, HandedOut, Signatures, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::{Bounds, Outbound};
 use crate::sets::{Fetch, IsOpen, SetLimits, Sets};
@@ -119,11 +120,22 @@ impl Gateway {
             true => Audit::off(),
             false => Audit::start(store.clone(), metrics.clone(), &tracker, ended.clone()),
         };
+        let outbound = Outbound::new(settings.allow_hosts.clone(), FETCHES, metrics.clone());
         let state = AppState {
+            handed_out: HandedOut::new(store.clone(), &tokens, clock.clone()),
+            signin_ttl: settings.signin_ttl,
+            links: settings.links,
+            signatures: Signatures::new(
+                signature_rules(&settings, &public_url),
+                settings.key_continuity,
+                &outbound,
+                (store.clone(), clock.clone(), metrics.clone()),
+                tracker.clone(),
+            ),
             limiter: Arc::new(Limiter::new(&settings.request_limits, metrics.clone())),
             audit,
             key,
-            outbound: Outbound::new(settings.allow_hosts.clone(), FETCHES, metrics.clone()),
+            outbound,
             tokens,
             clock,
             metrics: metrics.clone(),
@@ -204,6 +216,16 @@ impl Gateway {
         );
         state.store.close().await;
         tracing::info!("stopped");
+    }
+}
+
+/// What signatures are judged by.
+fn signature_rules(settings: &Settings, public_url: &PublicUrl) -> Rules {
+    let authorities = settings.authorities(public_url);
+    Rules {
+        authorities: authorities.iter().map(|authority| signature::normal_authority(authority)).collect(),
+        scheme: public_url.scheme(),
+        plain_http: !settings.allow_hosts.is_empty(),
     }
 }
 

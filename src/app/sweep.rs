@@ -14,13 +14,15 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Between two sweeps.
 const INTERVAL: Duration = Duration::from_secs(15 * 60);
 
-/// Sweeps until `until` is cancelled: reads that ended longer ago than the retention.
+/// Sweeps until `until` is cancelled: reads that ended longer ago than the retention, and
+/// browsers, codes and links that have had their time.
 pub(super) async fn run(store: Store, clock: Clock, retention: Duration, until: CancellationToken) {
     let retention = i64::try_from(retention.as_millis()).unwrap_or(i64::MAX);
     let sweeping = async {
         loop {
             let before = clock.unix_millis().saturating_sub(retention);
             in_batches("reads", || sweep_reads(store.clone(), before)).await;
+            in_batches("browsers, codes and links", || sweep_handed_out(store.clone())).await;
             tokio::time::sleep(INTERVAL).await;
         }
     };
@@ -29,6 +31,10 @@ pub(super) async fn run(store: Store, clock: Clock, retention: Duration, until: 
 
 async fn sweep_reads(store: Store, before: i64) -> Result<u64, StoreError> {
     store.sweep_reads(before, BATCH).await
+}
+
+async fn sweep_handed_out(store: Store) -> Result<u64, StoreError> {
+    store.sweep_handed_out(BATCH).await
 }
 
 async fn in_batches<F: Future<Output = Result<u64, StoreError>>>(what: &str, remove: impl Fn() -> F) {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Deserialize;
 
-use super::values::{DatabaseUrl, Network, PublicUrl, Size, Span};
+use super::values::{Authority, DatabaseUrl, Network, PublicUrl, Size, Span};
 use crate::logging::LogFormat;
 use crate::protocol::address::AllowedHost;
 
@@ -50,6 +50,15 @@ layer! {
     /// Base of every URL handed out, without a path [default: http://LISTEN]
     #[arg(long, env = "SLUICE_PUBLIC_URL", value_name = "URL")]
     public_url: PublicUrl,
+
+    /// Authorities (host, perhaps with a port) that a signature may be made for [default: the public URL's]
+    #[arg(long, env = "SLUICE_ACCEPT_AUTHORITY", value_name = "AUTHORITY", value_delimiter = ',')]
+    accept_authority: Vec<Authority>,
+
+    /// Take a new key of a known agent only from a request that a key held before signed too [default: true]
+    #[arg(long, env = "SLUICE_KEY_CONTINUITY", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    key_continuity: bool,
 
     /// postgres:// or sqlite:// URL [default: a SQLite file in the data directory]
     #[arg(long, env = "SLUICE_DATABASE_URL", value_name = "URL", hide_env_values = true)]
@@ -143,6 +152,19 @@ layer! {
     /// Proxies whose X-Forwarded-For says where a request comes from, as addresses or CIDRs [default: none]
     #[arg(long, env = "SLUICE_TRUSTED_PROXIES", value_name = "CIDR", value_delimiter = ',')]
     trusted_proxies: Vec<Network>,
+
+    /// How long a browser stays signed in at most [default: 12h]
+    #[arg(long, env = "SLUICE_SIGNIN_TTL", value_name = "DURATION")]
+    signin_ttl: Span,
+
+    /// Let readers make links that open one file without a token [default: false]
+    #[arg(long, env = "SLUICE_LINKS", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    links: bool,
+
+    /// How long a link is good for at most [default: 24h]
+    #[arg(long, env = "SLUICE_LINK_TTL", value_name = "DURATION")]
+    link_ttl: Span,
 
     /// How long it stays written down who read what; 0s: nothing is written down [default: 90d]
     #[arg(long, env = "SLUICE_AUDIT_RETENTION", value_name = "DURATION")]

@@ -14,7 +14,7 @@ use clap::Args;
 use ipnet::IpNet;
 
 pub use layer::Layer;
-pub use values::{DatabaseUrl, InvalidValue, Network, PublicUrl, Size, Span};
+pub use values::{Authority, DatabaseUrl, InvalidValue, Network, PublicUrl, Size, Span};
 
 use crate::logging::LogFormat;
 use crate::protocol::address::Allowed;
@@ -90,6 +90,10 @@ pub struct Settings {
     pub allow_hosts: Allowed,
     /// The base of URLs, when somebody named it; see [`Settings::public_url`].
     pub named_public_url: Option<PublicUrl>,
+    /// The authorities that a signature may be made for, when somebody named any; see [`Settings::authorities`].
+    pub named_authorities: Vec<Authority>,
+    /// Whether a known agent's new key needs one that it held before.
+    pub key_continuity: bool,
     /// The database.
     pub database_url: DatabaseUrl,
     /// Everything kept on disk.
@@ -124,6 +128,10 @@ pub struct Settings {
     pub require_task: bool,
     /// What one address, and one reader, may ask for.
     pub request_limits: RequestLimits,
+    /// How long a browser stays signed in at most.
+    pub signin_ttl: Duration,
+    /// How long a link is good for at most; none where nobody may make any.
+    pub links: Option<Duration>,
     /// How long it stays written down who read what; zero for not at all.
     pub audit_retention: Duration,
     /// What agents may announce, and chats may hold.
@@ -180,6 +188,7 @@ impl Settings {
             manifest_bytes: layer.agent_manifest_bytes.map_or(standard.manifest_bytes, Size::bytes),
             ..standard
         };
+        let link_ttl = some_time("link-ttl", seconds(layer.link_ttl, 24 * 60 * 60))?;
         if let Some(level) = &layer.log_level {
             crate::logging::filter(level).map_err(|e| refused("log-level", e.to_string()))?;
         }
@@ -189,6 +198,8 @@ impl Settings {
             ops_allow_host: allowed_hosts(layer.ops_allow_host.unwrap_or_default())?,
             allow_hosts: Allowed::new(layer.allow_hosts.unwrap_or_default()),
             named_public_url: layer.public_url,
+            named_authorities: layer.accept_authority.unwrap_or_default(),
+            key_continuity: layer.key_continuity.unwrap_or(true),
             token_secret_file: layer.token_secret_file.unwrap_or_else(|| data_dir.join("token.secret")),
             signing_key_file: layer.signing_key_file.unwrap_or_else(|| data_dir.join("signing.key")),
             database_url,
@@ -214,6 +225,8 @@ impl Settings {
                 agent_admission: layer.agent_admission.unwrap_or(200),
                 trusted_proxies: layer.trusted_proxies.unwrap_or_default().into_iter().map(Network::get).collect(),
             },
+            signin_ttl: some_time("signin-ttl", seconds(layer.signin_ttl, 12 * 60 * 60))?,
+            links: layer.links.unwrap_or(false).then_some(link_ttl),
             audit_retention: seconds(layer.audit_retention, 90 * 24 * 60 * 60),
             quota,
             log_format: layer.log_format.unwrap_or_default(),
@@ -224,6 +237,14 @@ impl Settings {
     /// The base of every URL handed out: the one that was named, else the address that was `bound`.
     pub fn public_url(&self, bound: SocketAddr) -> PublicUrl {
         self.named_public_url.clone().unwrap_or_else(|| PublicUrl::of_listener(bound))
+    }
+
+    /// The authorities that a signature may be made for: those that were named, else the public URL's.
+    pub fn authorities(&self, public_url: &PublicUrl) -> Vec<String> {
+        if self.named_authorities.is_empty() {
+            return vec![public_url.authority().to_owned()];
+        }
+        self.named_authorities.iter().map(|authority| authority.as_str().to_owned()).collect()
     }
 }
 

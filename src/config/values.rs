@@ -143,6 +143,11 @@ impl PublicUrl {
         &self.authority
     }
 
+    /// `http` or `https`.
+    pub fn scheme(&self) -> &'static str {
+        if self.https { "https" } else { "http" }
+    }
+
     /// Whether readers come over TLS, so that a cookie may be marked `Secure`.
     pub fn is_https(&self) -> bool {
         self.https
@@ -185,12 +190,39 @@ impl FromStr for PublicUrl {
 impl fmt::Display for PublicUrl {
     /// Without a trailing slash, so that a path is simply appended.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.https { "https" } else { "http" };
-        write!(f, "{scheme}://{}", self.authority)
+        write!(f, "{}://{}", self.scheme(), self.authority)
     }
 }
 
 impl<'de> Deserialize<'de> for PublicUrl {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// A host, perhaps with a port, as the `Host` header names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Authority(String);
+
+impl Authority {
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Authority {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let invalid = InvalidValue("an authority is a host, perhaps with a port, such as files.example:8443");
+        let authority: http::uri::Authority = text.parse().map_err(|_| invalid)?;
+        let bare = !authority.host().is_empty() && !text.contains('@');
+        if bare { Ok(Self(text.to_owned())) } else { Err(invalid) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Authority {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }

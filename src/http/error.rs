@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Serialize;
 
 use crate::identity::TokenError;
+use crate::identity::signature::SignatureError;
 use crate::store::StoreError;
 use crate::transfer::TransferError;
 
@@ -21,11 +22,23 @@ pub enum Problem {
     #[error("{0}")]
     BadRequest(Cow<'static, str>),
     /// No credential was sent.
-    #[error("a bearer token is required")]
+    #[error("a bearer token or a signature is required")]
     NoCredential,
     /// The credential proves nothing.
     #[error("{0}")]
     BadCredential(TokenError),
+    /// The browser's cookie stands for nobody, or for nobody any more.
+    #[error("this browser is not signed in: sign in again")]
+    SignedOut,
+    /// A signed-in browser's request that changes something, and does not come from the gateway's own pages.
+    #[error("the Origin header is not this gateway's public URL")]
+    ForeignOrigin,
+    /// Nobody may make links here.
+    #[error("links are off on this gateway (its operator may set --links)")]
+    LinksOff,
+    /// The signature proves nothing.
+    #[error("{code}: {0}", code = .0.code())]
+    BadSignature(SignatureError),
     /// A valid credential of the wrong kind, judged by the route alone.
     #[error("this route needs an operator's token")]
     Forbidden,
@@ -59,9 +72,12 @@ pub enum Problem {
         /// In bytes.
         limit: u64,
     },
-    /// The body is not JSON by its Content-Type.
-    #[error("the body's Content-Type is application/json")]
-    UnsupportedMediaType,
+    /// The body is of another kind by its Content-Type.
+    #[error("the body's Content-Type is {expected}")]
+    UnsupportedMediaType {
+        /// What it should be.
+        expected: &'static str,
+    },
     /// The range lies past the end (RFC 9110 section 15.5.17).
     #[error("the range lies outside the file")]
     RangeInvalid {
@@ -125,8 +141,10 @@ impl Problem {
     fn status_and_code(&self) -> (StatusCode, &'static str) {
         match self {
             Self::BadRequest(_) => (StatusCode::BAD_REQUEST, "bad_request"),
-            Self::NoCredential | Self::BadCredential(_) => (StatusCode::UNAUTHORIZED, "unauthorized"),
-            Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden"),
+            Self::NoCredential | Self::BadCredential(_) | Self::BadSignature(_) | Self::SignedOut => {
+                (StatusCode::UNAUTHORIZED, "unauthorized")
+            }
+            Self::Forbidden | Self::ForeignOrigin | Self::LinksOff => (StatusCode::FORBIDDEN, "forbidden"),
             Self::TaskRequired => (StatusCode::FORBIDDEN, "task_required"),
             Self::TaskMismatch => (StatusCode::FORBIDDEN, "task_mismatch"),
             Self::NotFound => (StatusCode::NOT_FOUND, "not_found"),
@@ -136,7 +154,7 @@ impl Problem {
             Self::BlobGone => (StatusCode::GONE, "blob_gone"),
             Self::PreconditionFailed => (StatusCode::PRECONDITION_FAILED, "precondition_failed"),
             Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
-            Self::UnsupportedMediaType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
+            Self::UnsupportedMediaType { .. } => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type"),
             Self::RangeInvalid { .. } => (StatusCode::RANGE_NOT_SATISFIABLE, "range_invalid"),
             Self::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
             Self::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
@@ -166,7 +184,7 @@ impl Problem {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         match self {
-            Self::NoCredential => {
+            Self::NoCredential | Self::BadSignature(_) | Self::SignedOut => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             // RFC 6750 section 3.1: only a request that brought a token is told that it is no good.

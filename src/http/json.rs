@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use bytes::Bytes;
+use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -24,24 +27,36 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
-        let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let essence = content_type.and_then(|value| value.split(';').next()).map(str::trim);
-        if !essence.is_some_and(|essence| essence.eq_ignore_ascii_case("application/json")) {
-            return Err(Problem::UnsupportedMediaType);
-        }
-        let too_large = Problem::TooLarge { limit: BODY_BYTES as u64 };
-        let body = Limited::new(request.into_body(), BODY_BYTES);
-        let collected = tokio::time::timeout(BODY_TIMEOUT, body.collect()).await.map_err(|_| Problem::Timeout)?;
-        let bytes = collected
-            .map_err(|error| match error.is::<LengthLimitError>() {
-                true => too_large,
-                false => Problem::BadRequest("the body is cut short".into()),
-            })?
-            .to_bytes();
+        let (parts, body) = request.into_parts();
+        let bytes = read_body(&parts.headers, "application/json", body, BODY_BYTES).await?;
         serde_json::from_slice(&bytes)
             .map(Self)
             .map_err(|error| Problem::BadRequest(format!("the body: {error}").into()))
     }
+}
+
+/// A body of this media type and of at most so many bytes, in bounded time.
+///
+/// # Errors
+/// [`Problem::UnsupportedMediaType`], [`Problem::TooLarge`], [`Problem::Timeout`], or a body that is cut short.
+pub async fn read_body(
+    headers: &HeaderMap,
+    media_type: &'static str,
+    body: Body,
+    limit: usize,
+) -> Result<Bytes, Problem> {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = content_type.and_then(|value| value.split(';').next()).map(str::trim);
+    if !essence.is_some_and(|essence| essence.eq_ignore_ascii_case(media_type)) {
+        return Err(Problem::UnsupportedMediaType { expected: media_type });
+    }
+    let body = Limited::new(body, limit);
+    let collected = tokio::time::timeout(BODY_TIMEOUT, body.collect()).await.map_err(|_| Problem::Timeout)?;
+    let collected = collected.map_err(|error| match error.is::<LengthLimitError>() {
+        true => Problem::TooLarge { limit: limit as u64 },
+        false => Problem::BadRequest("the body is cut short".into()),
+    })?;
+    Ok(collected.to_bytes())
 }
 
 /// Parameters of a route's path. A value that its type does not take names nothing that exists.
@@ -74,7 +89,6 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryOf<T> {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::Body;
     use serde::Deserialize;
 
     use super::*;
@@ -105,7 +119,10 @@ mod tests {
     #[tokio::test]
     async fn only_json_is_read() {
         for content_type in ["text/plain", "application/jsonp", "application/x-www-form-urlencoded"] {
-            assert_eq!(read(content_type, "{}").await, Err(Problem::UnsupportedMediaType));
+            assert_eq!(
+                read(content_type, "{}").await,
+                Err(Problem::UnsupportedMediaType { expected: "application/json" })
+            );
         }
     }
 

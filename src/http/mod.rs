@@ -12,18 +12,22 @@ pub mod error;
 pub mod json;
 pub mod keys;
 pub mod limit;
+pub mod links;
 pub mod native;
 pub mod operator;
 pub mod ops;
+mod page;
 mod reading;
 pub mod routes;
 pub mod server;
+pub mod signin;
 mod socket;
 pub mod trace;
 pub mod transfers;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::middleware;
@@ -35,7 +39,7 @@ use crate::agents::Agents;
 use crate::audit::Audit;
 use crate::clock::Clock;
 use crate::config::PublicUrl;
-use crate::identity::{GatewayKey, Tokens};
+use crate::identity::{GatewayKey, HandedOut, Signatures, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::Outbound;
 use crate::sets::Sets;
@@ -51,6 +55,8 @@ pub struct AppState {
     pub tokens: Tokens,
     /// Signs what the gateway asks of others.
     pub key: GatewayKey,
+    /// Verifies signed requests.
+    pub signatures: Signatures,
     /// Fetches what others keep.
     pub outbound: Outbound,
     /// The time.
@@ -71,6 +77,12 @@ pub struct AppState {
     pub agents: Arc<Agents>,
     /// What is read.
     pub transfers: Arc<Transfers>,
+    /// Cookies and links.
+    pub handed_out: HandedOut,
+    /// How long a browser stays signed in at most.
+    pub signin_ttl: Duration,
+    /// How long a link is good for at most; none where there are no links.
+    pub links: Option<Duration>,
     /// How much one address, and one reader, may ask for.
     pub limiter: Arc<Limiter>,
     /// Who read what.
@@ -88,7 +100,7 @@ impl fmt::Debug for AppState {
 /// Everything that the public listener serves.
 pub fn router(state: AppState) -> Router {
     // The series of downloads exist from the start; those of other routes appear with their first request.
-    for route in blobs::ROUTES.iter().chain([&native::FILE_ROUTE, &native::VERSION_ROUTE]) {
+    for route in blobs::ROUTES.iter().chain([&native::FILE_ROUTE, &native::VERSION_ROUTE, &links::LINK_ROUTE]) {
         trace::touch_metrics(&state.metrics, route);
     }
     complete(routes().into_router(), state)
@@ -103,12 +115,14 @@ pub fn routes() -> Routes {
         .merge(transfers::routes())
         .merge(audit::routes())
         .merge(native::routes())
+        .merge(links::routes())
+        .merge(signin::routes())
         .merge(downloads())
 }
 
 /// The routes that bytes leave by: whatever they answer says that they take ranges (specification section 2).
 fn downloads() -> Routes {
-    native::downloads().merge(blobs::routes()).each(|router| {
+    native::downloads().merge(blobs::routes()).merge(links::downloads()).each(|router| {
         router
             .method_not_allowed_fallback(error::method_not_allowed)
             .layer(middleware::map_response(error::accept_ranges))
@@ -121,6 +135,7 @@ pub fn complete(routes: Router<AppState>, state: AppState) -> Router {
     routes
         .method_not_allowed_fallback(error::method_not_allowed)
         .fallback(error::not_found)
+        .layer(middleware::from_fn_with_state(auth::bodies(&state.signatures), auth::read_signed_bodies))
         .layer(middleware::from_fn_with_state(state.limiter.clone(), limit::limit))
         .layer(middleware::from_fn_with_state(state.metrics.clone(), trace::trace))
         .with_state(state)

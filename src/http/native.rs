@@ -9,7 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use super::AppState;
-use super::auth::Reader;
+use super::auth::Visitor;
 use super::download::{self, Content, Representation, Way};
 use super::error::Problem;
 use super::json::{PathOf, QueryOf};
@@ -77,7 +77,7 @@ pub async fn participant(state: &AppState, caller: &Caller, chat: &ChatId) -> Re
 }
 
 async fn sets(
-    Reader(caller): Reader,
+    Visitor(caller): Visitor,
     State(state): State<AppState>,
     PathOf(chat): PathOf<ChatId>,
     QueryOf(page): QueryOf<PageQuery>,
@@ -92,7 +92,7 @@ async fn sets(
 }
 
 async fn manifest(
-    Reader(caller): Reader,
+    Visitor(caller): Visitor,
     State(state): State<AppState>,
     method: Method,
     PathOf((chat, set)): PathOf<(ChatId, Sha256)>,
@@ -111,7 +111,7 @@ async fn manifest(
 }
 
 async fn file(
-    Reader(caller): Reader,
+    Visitor(caller): Visitor,
     State(state): State<AppState>,
     method: Method,
     PathOf((chat, set, path)): PathOf<(ChatId, Sha256, String)>,
@@ -143,7 +143,7 @@ async fn serve_file(
 }
 
 async fn files(
-    Reader(caller): Reader,
+    Visitor(caller): Visitor,
     State(state): State<AppState>,
     PathOf(chat): PathOf<ChatId>,
     QueryOf(page): QueryOf<PageQuery>,
@@ -155,7 +155,7 @@ async fn files(
 }
 
 async fn versions(
-    Reader(caller): Reader,
+    Visitor(caller): Visitor,
     State(state): State<AppState>,
     PathOf((chat, file)): PathOf<(ChatId, FileId)>,
     QueryOf(page): QueryOf<PageQuery>,
@@ -167,7 +167,7 @@ async fn versions(
 }
 
 async fn version(
-    Reader(caller): Reader,
+    Visitor(caller): Visitor,
     State(state): State<AppState>,
     method: Method,
     PathOf((chat, file, version)): PathOf<(ChatId, FileId, u32)>,
@@ -186,7 +186,7 @@ fn with_urls(state: &AppState, chat: &ChatId, mut list: VersionList) -> VersionL
 }
 
 async fn entries(
-    Reader(caller): Reader,
+    Visitor(caller): Visitor,
     State(state): State<AppState>,
     PathOf((chat, set)): PathOf<(ChatId, Sha256)>,
     QueryOf(page): QueryOf<PageQuery>,

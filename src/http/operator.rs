@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use axum::routing::{delete, get, post, put};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,7 @@ pub fn routes() -> Routes {
         .route("/v1/sessions", post(bind_session))
         .route("/v1/agents", get(list_agents))
         .route("/v1/agents/{agent}", get(get_agent).put(put_agent))
+        .route("/v1/agents/{agent}/keys", delete(forget_keys))
 }
 
 #[derive(Debug, Deserialize)]
@@ -236,6 +237,16 @@ async fn put_agent(
         state.agents.registry.evict(&old.principal);
     }
     get_agent(operator, State(state), PathOf(name)).await
+}
+
+/// Forgets the keys that an agent is known by, so that it can go on with new ones after it lost the old.
+async fn forget_keys(
+    _: Operator,
+    State(state): State<AppState>,
+    PathOf(name): PathOf<AgentName>,
+) -> Result<StatusCode, Problem> {
+    let record = state.store.agent_by_name(&name).await?.ok_or(Problem::NotFound)?;
+    done(state.signatures.forget_keys(&record.principal).await?)
 }
 
 fn done(found: bool) -> Result<StatusCode, Problem> {

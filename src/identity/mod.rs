@@ -1,14 +1,23 @@
 //! Who is calling: what a credential proves. What someone may read is decided elsewhere.
 
 mod file;
+mod handed;
 mod key;
+mod key_sets;
+mod nonces;
+mod opaque;
 mod secret;
+pub mod signature;
+mod signatures;
 pub mod token;
 
 use std::sync::Arc;
 
+pub use handed::HandedOut;
 pub use key::{GatewayKey, JWKS_PATH, KeyError};
+pub use opaque::{OpaqueKey, OpaqueSecret, Purpose};
 pub use secret::SecretError;
+pub use signatures::{Refusal, Signatures};
 pub use token::{IssueError, TokenError, Tokens};
 
 use crate::protocol::{AgentName, ChatId, Principal};
@@ -34,7 +43,7 @@ impl Caller {
 pub enum Identity {
     /// An agent.
     Agent {
-        /// `agent:<agent_id>`.
+        /// `agent:<agent_id>` by token, `agent:<agent URL>` by signature.
         principal: Principal,
         /// The only name it may open a session under, when its credential carries one.
         name: Option<AgentName>,

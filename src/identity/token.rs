@@ -10,7 +10,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::{Deserialize, Serialize};
 
 use super::secret::{self, SecretError};
-use super::{Caller, Identity};
+use super::{Caller, Identity, OpaqueKey};
 use crate::clock::Clock;
 use crate::protocol::{AgentName, ChatId, Principal};
 
@@ -61,6 +61,7 @@ pub struct Tokens {
     signing: EncodingKey,
     verifying: DecodingKey,
     validation: Arc<Validation>,
+    opaque: OpaqueKey,
 }
 
 impl fmt::Debug for Tokens {
@@ -110,6 +111,7 @@ impl Tokens {
             signing: EncodingKey::from_secret(secret).ok()?,
             verifying: DecodingKey::from_secret(secret).ok()?,
             validation: Arc::new(validation),
+            opaque: OpaqueKey::derive(secret),
         })
     }
 
@@ -130,6 +132,14 @@ impl Tokens {
     /// # Errors
     /// See [`TokenError`]. Nothing about the token is told before its signature is verified.
     pub fn verify(&self, token: &str, clock: &Clock) -> Result<Identity, TokenError> {
+        self.verify_until(token, clock).map(|(identity, _)| identity)
+    }
+
+    /// The same, and until when: Unix milliseconds, without the leeway for clocks that differ.
+    ///
+    /// # Errors
+    /// As [`verify`](Self::verify).
+    pub fn verify_until(&self, token: &str, clock: &Clock) -> Result<(Identity, i64), TokenError> {
         if token.len() > TOKEN_BYTES {
             return Err(TokenError::Malformed);
         }
@@ -140,7 +150,14 @@ impl Tokens {
             })?
             .claims;
         claims.judge_times(clock)?;
-        claims.identity()
+        #[expect(clippy::cast_possible_truncation, reason = "a time past the end of i64 is cut to that end")]
+        let expires_at = (claims.exp * 1000.0) as i64;
+        claims.identity().map(|identity| (identity, expires_at))
+    }
+
+    /// What the other secrets that the gateway hands out are kept by.
+    pub fn opaque_key(&self) -> &OpaqueKey {
+        &self.opaque
     }
 }
 

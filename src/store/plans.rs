@@ -8,8 +8,8 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::audit::read_search;
 use super::offers::{Search, blob_search, file_search, manifest_search, version_search};
 use super::{
-    FileId, ReadFilter, Scope, Store, StoreOptions, TaskRule, announcements, audit, manifests, quota, sessions, sets,
-    versions,
+    FileId, ReadFilter, Scope, Store, StoreOptions, TaskRule, announcements, audit, browsers, links, manifests, nonces,
+    quota, sessions, sets, versions,
 };
 use crate::on_both_databases;
 use crate::protocol::{ChatId, Principal, Sha256};
@@ -18,7 +18,7 @@ use db::TestDatabase;
 on_both_databases!(rows_are_found_by_index, repeated_blobs_meet_a_manifest_once);
 
 /// Enough rows that a planner sees the point of an index.
-const ROWS: [&str; 12] = [
+const ROWS: [&str; 16] = [
     "INSERT INTO chats WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 499) \
      SELECT 'c' || i, NULL, 0 FROM n",
     "INSERT INTO participants WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
@@ -41,11 +41,19 @@ const ROWS: [&str; 12] = [
      SELECT i, 'c' || (i % 500), 'agent:' || (i % 700), 'p' || i, 2, 'b' || (i % 1500), i % 8000 FROM n",
     "INSERT INTO file_versions WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 79999) \
      SELECT i / 2, 1 + i % 2, 'b' || (i % 1500), 1, 'text/plain', 'file', i % 8000, 0 FROM n",
+    "INSERT INTO nonces WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 39999) \
+     SELECT 'agent:' || (i % 500), 'n' || i, i FROM n",
     "INSERT INTO audit WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) \
      SELECT i, 0, 0, 'user:' || (i % 500), 'c' || (i % 500), '[]', 'b' || (i % 900), 'p', 0, 1, 1, 'complete', \
      CAST(NULL AS BIGINT), CAST(NULL AS TEXT) FROM n",
     "INSERT INTO audit_agents WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) \
      SELECT 'agent:' || (i % 700), i FROM n",
+    "INSERT INTO browsers WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
+     SELECT 'h' || i, 'user:' || (i % 500), CAST(NULL AS TEXT), i, i FROM n",
+    "INSERT INTO signin_codes WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
+     SELECT 'h' || i, 'user:' || (i % 500), CAST(NULL AS TEXT), i FROM n",
+    "INSERT INTO links WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
+     SELECT 'l' || i, 'h' || i, 'user:' || (i % 500), 'c' || (i % 500), 'm' || i, 'p', i, i FROM n",
     "ANALYZE",
 ];
 
@@ -124,6 +132,8 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         (quota::OF_AGENT.to_owned(), vec![text("agent:1"), text("t1"), text("c:c1")]),
         (quota::OF_CHAT.to_owned(), vec![text("c1"), text("agent:1"), text("t1")]),
         (sessions::TO_VERSION.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
+        (nonces::SWEEP.to_owned(), vec![Value::Number(1000), Value::Number(100)]),
+        (nonces::count(2), vec![Value::Number(0), text("agent:1"), text("agent:2")]),
         (sessions::SAME.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
         (sessions::SUPERSEDED.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
         (sessions::BIND.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
@@ -142,8 +152,12 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         reads(&|filter| filter.agent = Some("agent:1".parse().unwrap())),
         reads(&|filter| filter.sha256 = Some(hash)),
         (audit::SWEEP_READS.to_owned(), vec![Value::Number(10), Value::Number(500)]),
+        (browsers::OLDEST_BROWSERS.to_owned(), vec![text("user:1"), Value::Number(64)]),
+        (links::LINKS.to_owned(), vec![text("user:1"), text("c1"), Value::Number(10)]),
+        (links::LINKS_HELD.to_owned(), vec![text("user:1"), Value::Number(10)]),
     ];
-    for (sql, values) in statements.into_iter().chain(reads) {
+    let sweeps = browsers::SWEEP_HANDED_OUT.map(|sql| (sql.to_owned(), vec![Value::Number(10), Value::Number(5)]));
+    for (sql, values) in statements.into_iter().chain(reads).chain(sweeps) {
         let steps = plan(&store, database, &sql, &values).await;
         assert!(!steps.is_empty());
         let scans = |step: &&String| step.contains("Seq Scan") || step.trim_start().starts_with("SCAN");

@@ -55,11 +55,14 @@ impl Process {
         }
     }
 
-    /// Asks for an orderly end, and expects exit code 0.
-    pub fn stop(mut self) {
+    /// Asks for an orderly end, and expects exit code 0. Every line that was written.
+    pub fn stop(mut self) -> Vec<String> {
         let killed = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
         assert!(killed.success());
         assert_eq!(self.child.wait().unwrap().code(), Some(0), "{:#?}", self.seen);
+        // Its end closes the pipe, and so the channel.
+        self.seen.extend(self.lines.iter());
+        std::mem::take(&mut self.seen)
     }
 }
 
@@ -87,23 +90,34 @@ pub struct Gateway {
     pub dir: tempfile::TempDir,
     pub address: SocketAddr,
     pub ops: SocketAddr,
+    args: &'static [&'static str],
 }
 
 impl Gateway {
     /// Listens on ports of its own, and keeps everything in a folder of its own.
     pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same, with more arguments.
+    pub fn start_with(args: &'static [&'static str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let any = "127.0.0.1:0".parse().unwrap();
-        let (process, address, ops) = serve(dir.path(), any, any);
-        Self { process, dir, address, ops }
+        let (process, address, ops) = serve(dir.path(), any, any, args);
+        Self { process, dir, address, ops, args }
+    }
+
+    /// Stops in order. Every line of its log.
+    pub fn stop(self) -> Vec<String> {
+        self.process.stop()
     }
 
     /// Stops in order, and starts again at the same addresses with the same data.
     pub fn restart(self) -> Self {
-        let Self { process, dir, address, ops } = self;
+        let Self { process, dir, address, ops, args } = self;
         process.stop();
-        let (process, address, ops) = serve(dir.path(), address, ops);
-        Self { process, dir, address, ops }
+        let (process, address, ops) = serve(dir.path(), address, ops, args);
+        Self { process, dir, address, ops, args }
     }
 
     /// What `sluice token …` prints.
@@ -153,11 +167,11 @@ impl Gateway {
     }
 }
 
-fn serve(dir: &Path, listen: SocketAddr, ops: SocketAddr) -> (Process, SocketAddr, SocketAddr) {
+fn serve(dir: &Path, listen: SocketAddr, ops: SocketAddr, more: &[&str]) -> (Process, SocketAddr, SocketAddr) {
     let (listen, ops) = (listen.to_string(), ops.to_string());
     let args = ["serve", "--listen", &listen, "--ops-listen", &ops, "--log-format", "json"];
     let mut command = sluice(&args);
-    command.current_dir(dir);
+    command.current_dir(dir).args(more);
     let mut process = Process::spawn(command);
     let serving = process.wait_for("line that says it serves", |line| {
         serde_json::from_str::<Value>(line).ok().filter(|line| line["message"] == "serving")
@@ -182,14 +196,23 @@ pub fn get(to: SocketAddr, path: &str) -> (u16, String) {
     exchange(to, &format!("GET {path} HTTP/1.0\r\nHost: {to}\r\n\r\n"))
 }
 
-fn exchange(to: SocketAddr, request: &str) -> (u16, String) {
+/// A request as it goes over the wire, and its answer's status and body.
+pub fn exchange(to: SocketAddr, request: &str) -> (u16, String) {
     let mut socket = TcpStream::connect(to).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    // Not everyone closes a connection when told to: a body ends where its head says.
+    let mut answer = BufReader::new(socket);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert!(answer.read_line(&mut head).unwrap() > 0, "an answer");
+    }
+    let length = head.lines().filter_map(|line| line.split_once(':')).find_map(|(name, value)| {
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<u64>().unwrap())
+    });
+    let mut body = String::new();
+    answer.take(length.unwrap_or(u64::MAX)).read_to_string(&mut body).unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
 }
 
 /// Where other people's program is. Without it the test is skipped, visibly, unless `SLUICE_TEST_TOOLS` is `required`,

@@ -195,6 +195,12 @@ impl Gateway {
         self.running = Running::start(&self.layer, &self.clock).await;
     }
 
+    /// The same with other settings.
+    pub async fn restart_with(&mut self, change: impl FnOnce(&mut Layer)) {
+        change(&mut self.layer);
+        self.restart().await;
+    }
+
     /// A token of this identity, good for an hour.
     pub fn token(&self, identity: &Identity) -> String {
         self.state().tokens.issue(identity, Duration::from_secs(3600), &self.clock).unwrap()

@@ -15,6 +15,11 @@ pub(super) fn identify(token: &str, state: &AppState) -> Result<Identity, Proble
     state.tokens.verify(token, &state.clock).map_err(Problem::BadCredential)
 }
 
+/// The same, and until when, in Unix milliseconds.
+pub(super) fn identify_until(token: &str, state: &AppState) -> Result<(Identity, i64), Problem> {
+    state.tokens.verify_until(token, &state.clock).map_err(Problem::BadCredential)
+}
+
 /// The token of the request's one `Authorization: Bearer` (RFC 6750 section 2.1; the scheme's case does not matter,
 /// RFC 9110 section 11.1). Two such headers are none: it is anyone's guess which of them a proxy looked at.
 pub(in crate::http) fn bearer(headers: &HeaderMap) -> Option<&str> {

@@ -2,8 +2,11 @@
 //! file of its own, and all of them yield an [`Identity`].
 
 mod bearer;
+pub(super) mod cookie;
+mod signature;
 
 use axum::extract::FromRequestParts;
+use http::header::AUTHORIZATION;
 use http::request::Parts;
 
 use super::AppState;
@@ -11,6 +14,8 @@ use super::error::Problem;
 use crate::identity::{Caller, Identity};
 
 pub(super) use bearer::bearer;
+pub use cookie::Visitor;
+pub(super) use signature::{bodies, is_signed, read_signed_bodies, verify};
 
 /// The request carries an operator's token. It must be a handler's first argument.
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +50,7 @@ impl FromRequestParts<AppState> for Reader {
 /// The same as [`authenticate`], where failures of one address are limited.
 async fn identify(parts: &Parts, state: &AppState) -> Result<Identity, Problem> {
     let identity = authenticate(parts, state).await;
-    if let Err(Problem::BadCredential(_)) = identity {
+    if let Err(Problem::BadCredential(_) | Problem::BadSignature(_)) = identity {
         state.limiter.failed(&parts.extensions)?;
     }
     identity
@@ -55,8 +60,21 @@ async fn identify(parts: &Parts, state: &AppState) -> Result<Identity, Problem> 
 /// before every other kind: it is there because somebody meant it.
 ///
 /// # Errors
-/// [`Problem::NoCredential`] without one, [`Problem::BadCredential`] when it proves nothing.
+/// [`Problem::NoCredential`] without one, [`Problem::BadCredential`] or [`Problem::BadSignature`] when it proves nothing.
 pub async fn authenticate(parts: &Parts, state: &AppState) -> Result<Identity, Problem> {
-    let token = bearer(&parts.headers).ok_or(Problem::NoCredential)?;
-    bearer::identify(token, state)
+    if let Some(token) = bearer(&parts.headers) {
+        return bearer::identify(token, state);
+    }
+    if is_signed(&parts.headers) && !parts.headers.contains_key(AUTHORIZATION) {
+        return signature::identify(parts, state).await;
+    }
+    Err(Problem::NoCredential)
+}
+
+/// Who a token proves its holder to be, and until when, for one that does not come in a header.
+///
+/// # Errors
+/// [`Problem::BadCredential`] when it proves nothing.
+pub(super) async fn token_until(token: &str, state: &AppState) -> Result<(Identity, i64), Problem> {
+    bearer::identify_until(token, state)
 }

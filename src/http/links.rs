@@ -1,0 +1,180 @@
+//! Links to one file, for tools that can send no header.
+//!
+//! A link reads as the one who made it, in its chat and nothing else, and is judged anew each time it is used: it opens
+//! nothing that its maker may not read any more. Whoever has the address has the file, so links are off until an operator
+//! turns them on.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{delete, get};
+use http::header::{CACHE_CONTROL, REFERRER_POLICY};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use serde::{Deserialize, Serialize};
+
+use super::AppState;
+use super::auth::Visitor;
+use super::download::{self, Content, Representation, Way};
+use super::error::Problem;
+use super::json::{JsonBody, PathOf};
+use super::native::participant;
+use super::routes::Routes;
+use crate::config::Span;
+use crate::identity::{Caller, OpaqueSecret, Purpose};
+use crate::protocol::timestamp;
+use crate::protocol::{ChatId, Sha256};
+use crate::store::{LinkAdded, LinkRecord};
+
+/// What a link is downloaded by.
+pub const LINK_ROUTE: &str = "/l/{secret}";
+/// Most links that one principal has at a time.
+const LINKS: u32 = 256;
+/// How long a link is good for when nobody says.
+const TTL: Duration = Duration::from_secs(60 * 60);
+
+const X_ROBOTS_TAG: HeaderName = HeaderName::from_static("x-robots-tag");
+
+/// The routes by which links are made and ended.
+pub fn routes() -> Routes {
+    Routes::new()
+        .route("/v1/chats/{chat}/links", get(list).post(make))
+        .route("/v1/chats/{chat}/links/{id}", delete(revoke))
+}
+
+/// The route by which they are used.
+pub fn downloads() -> Routes {
+    Routes::new().route(LINK_ROUTE, get(follow))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkBody {
+    set: Sha256,
+    path: String,
+    #[serde(default)]
+    ttl: Option<Span>,
+}
+
+#[derive(Serialize)]
+struct NewLink {
+    id: String,
+    url: String,
+    expires_at: String,
+}
+
+#[derive(Serialize)]
+struct LinkList {
+    links: Vec<LinkView>,
+}
+
+#[derive(Serialize)]
+struct LinkView {
+    id: String,
+    set: Sha256,
+    path: String,
+    created_at: String,
+    expires_at: String,
+}
+
+async fn make(
+    Visitor(caller): Visitor,
+    State(state): State<AppState>,
+    PathOf(chat): PathOf<ChatId>,
+    JsonBody(body): JsonBody<LinkBody>,
+) -> Result<Response, Problem> {
+    participant(&state, &caller, &chat).await?;
+    let longest = state.links.ok_or(Problem::LinksOff)?;
+    let ttl = body.ttl.map_or(TTL.min(longest), Span::get);
+    if ttl.is_zero() || ttl > longest {
+        let longest = humantime::format_duration(longest);
+        return Err(Problem::BadRequest(format!("a link is good for more than no time and at most {longest}").into()));
+    }
+    let file = state.access.file(&caller, &chat, &body.set, &body.path).await?.ok_or(Problem::NotFound)?;
+    let now = state.clock.unix_millis();
+    let expires_at = now.saturating_add(i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX));
+    let secret = OpaqueSecret::generate();
+    let link = LinkRecord {
+        id: format!("{:032x}", rand::random::<u128>()),
+        principal: caller.principal,
+        chat,
+        manifest: body.set,
+        path: file.path.to_string(),
+        created_at: now,
+        expires_at,
+    };
+    match state.store.add_link(&state.handed_out.hash(Purpose::Link, &secret), &link, LINKS).await? {
+        LinkAdded::Added => {}
+        LinkAdded::NoSuchChat => return Err(Problem::NotFound),
+        LinkAdded::TooMany => {
+            return Err(Problem::Conflict(format!("you have {LINKS} links already: delete one, or wait").into()));
+        }
+    }
+    let url = format!("{}/l/{}", state.public_url, secret.expose());
+    let no_store = [(CACHE_CONTROL, HeaderValue::from_static("no-store"))];
+    let view = NewLink { id: link.id, url, expires_at: timestamp::format_nearest(expires_at) };
+    Ok((StatusCode::CREATED, no_store, Json(view)).into_response())
+}
+
+/// The caller's own links in a chat. Their addresses are not known here any more.
+async fn list(
+    Visitor(caller): Visitor,
+    State(state): State<AppState>,
+    PathOf(chat): PathOf<ChatId>,
+) -> Result<Json<LinkList>, Problem> {
+    participant(&state, &caller, &chat).await?;
+    let links = state.store.links(&caller.principal, &chat).await?;
+    let view = |link: LinkRecord| LinkView {
+        id: link.id,
+        set: link.manifest,
+        path: link.path,
+        created_at: timestamp::format_nearest(link.created_at),
+        expires_at: timestamp::format_nearest(link.expires_at),
+    };
+    Ok(Json(LinkList { links: links.into_iter().map(view).collect() }))
+}
+
+async fn revoke(
+    Visitor(caller): Visitor,
+    State(state): State<AppState>,
+    PathOf((chat, id)): PathOf<(ChatId, String)>,
+) -> Result<StatusCode, Problem> {
+    participant(&state, &caller, &chat).await?;
+    match state.store.remove_link(&caller.principal, &chat, &id).await? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(Problem::NotFound),
+    }
+}
+
+/// The file behind a link, as its maker would be served it.
+async fn follow(
+    State(state): State<AppState>,
+    method: Method,
+    PathOf(secret): PathOf<String>,
+    headers: HeaderMap,
+    extensions: Extensions,
+) -> Result<Response, Problem> {
+    let link = match OpaqueSecret::parse(&secret) {
+        Some(secret) if state.links.is_some() => state.handed_out.link(&secret).await?,
+        _ => None,
+    };
+    let Some(link) = link else {
+        state.limiter.failed(&extensions)?;
+        return Err(Problem::NotFound);
+    };
+    let caller = Caller { principal: link.principal, chats: Some([link.chat.clone()].into()) };
+    state.limiter.reader(&extensions, &caller.principal)?;
+    let file = state.access.file(&caller, &link.chat, &link.manifest, &link.path).await?.ok_or(Problem::NotFound)?;
+    let representation = Representation {
+        name: file.path.to_string(),
+        media_type: file.media_type.to_string(),
+        content: Content::Remote(file.readable),
+        way: Way { chat: Some(link.chat), path: Some(link.path), link: Some(link.id) },
+    };
+    let mut response = download::serve(&state, &caller, &method, &headers, representation).await?;
+    // The address is the credential: no other site is to learn it from a browser, and no search engine to keep it.
+    response.headers_mut().insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    response.headers_mut().insert(X_ROBOTS_TAG, HeaderValue::from_static("noindex"));
+    Ok(response)
+}
