@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::clock::Clock;
-use crate::identity::{Identity, Tokens};
+use crate::identity::{Identity, TokenError, Tokens};
 use crate::protocol::frames::ErrorBody;
 use crate::protocol::{AgentName, Principal};
 use crate::store::{Claim, Store};
@@ -49,26 +49,20 @@ impl Gate {
         Self { tokens, store, clock }
     }
 
-    /// Who a credential says its bearer is.
-    pub fn identify(&self, credential: Option<&Credential>) -> Result<(Principal, Option<AgentName>), ErrorBody> {
-        let Some(credential) = credential else {
-            return Err(ErrorBody::new(
-                "unauthorized",
-                "a token is required: in session.token, ?token= or Authorization",
-            ));
-        };
-        match self.tokens.verify(&credential.0, &self.clock) {
-            Ok(Identity::Agent { principal, name, .. }) => Ok((principal, name)),
-            Ok(Identity::Reader(_) | Identity::Operator) => {
-                Err(ErrorBody::new("forbidden", "this token is not an agent's: it has no agent_id and no scope agent"))
-            }
-            Err(error) => Err(ErrorBody::new(error.code(), error.to_string())),
-        }
+    /// Who a credential says its bearer is. It may wait for a platform's keys.
+    pub async fn identify(&self, credential: Option<&Credential>) -> Result<(Principal, Option<AgentName>), ErrorBody> {
+        let credential = credential.ok_or_else(no_credential)?;
+        agent(self.tokens.identify(&credential.0, &self.clock).await)
+    }
+
+    /// As [`identify`](Self::identify), by what is known now.
+    pub fn identify_now(&self, credential: &Credential) -> Result<(Principal, Option<AgentName>), ErrorBody> {
+        agent(self.tokens.verify(&credential.0, &self.clock))
     }
 
     /// Admits an agent under the name it asks for. A name belongs to the first principal that held it.
     pub async fn admit(&self, credential: Option<&Credential>, name: Option<&str>) -> Result<Admitted, ErrorBody> {
-        let (agent, own_name) = self.identify(credential)?;
+        let (agent, own_name) = self.identify(credential).await?;
         let Some(name) = name else {
             return Err(ErrorBody::new("bad_request", "the frame names no agent"));
         };
@@ -88,5 +82,19 @@ impl Gate {
                 Err(ErrorBody::new("unavailable", "the gateway's database does not answer; try again"))
             }
         }
+    }
+}
+
+fn no_credential() -> ErrorBody {
+    ErrorBody::new("unauthorized", "a token is required: in session.token, ?token= or Authorization")
+}
+
+fn agent(verified: Result<Identity, TokenError>) -> Result<(Principal, Option<AgentName>), ErrorBody> {
+    match verified {
+        Ok(Identity::Agent { principal, name, .. }) => Ok((principal, name)),
+        Ok(Identity::Reader(_) | Identity::Operator) => {
+            Err(ErrorBody::new("forbidden", "this token is not an agent's: it has no agent_id and no scope agent"))
+        }
+        Err(error) => Err(ErrorBody::new(error.code(), error.to_string())),
     }
 }

@@ -58,7 +58,7 @@ pub async fn connect(
     let kind = if marked || query.conn.as_deref() == Some("data") { Kind::Data } else { Kind::Control };
     let credential = auth::bearer(&headers).or(query.token.as_deref()).map(Credential::new);
     // Whoever has not said who they are by now may not fill as much memory as an agent may.
-    let known = state.agents.gate.identify(credential.as_ref()).is_ok();
+    let known = state.agents.gate.identify(credential.as_ref()).await.is_ok();
     let (message, read_buffer) = match kind {
         Kind::Control if known => (CONTROL_MESSAGE, CONTROL_READ_BUFFER),
         Kind::Control => (STRANGERS_MESSAGE, CONTROL_READ_BUFFER),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 pub use key::{GatewayKey, JWKS_PATH, KeyError};
 pub use secret::SecretError;
+pub use token::platform::{KeySetError, Platform, PlatformOptions};
 pub use token::{IssueError, TokenError, Tokens};
 
 use crate::protocol::{AgentName, ChatId, Principal};

@@ -5,14 +5,17 @@ use http::header::AUTHORIZATION;
 
 use super::super::AppState;
 use super::super::error::Problem;
-use crate::identity::Identity;
+use crate::identity::{Identity, TokenError};
 
 /// Who a token proves its sender to be.
 ///
 /// # Errors
-/// [`Problem::BadCredential`] when it proves nothing.
-pub(super) fn identify(token: &str, state: &AppState) -> Result<Identity, Problem> {
-    state.tokens.verify(token, &state.clock).map_err(Problem::BadCredential)
+/// [`Problem::BadCredential`] when it proves nothing, [`Problem::Unavailable`] when nobody can tell now.
+pub(super) async fn identify(token: &str, state: &AppState) -> Result<Identity, Problem> {
+    state.tokens.identify(token, &state.clock).await.map_err(|error| match error {
+        TokenError::KeysUnavailable => Problem::Unavailable,
+        error => Problem::BadCredential(error),
+    })
 }
 
 /// The token of the request's one `Authorization: Bearer` (RFC 6750 section 2.1; the scheme's case does not matter,

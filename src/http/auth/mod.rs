@@ -47,5 +47,5 @@ impl FromRequestParts<AppState> for Reader {
 /// [`Problem::NoCredential`] without one, [`Problem::BadCredential`] when it proves nothing.
 pub async fn authenticate(parts: &Parts, state: &AppState) -> Result<Identity, Problem> {
     let token = bearer(&parts.headers).ok_or(Problem::NoCredential)?;
-    bearer::identify(token, state)
+    bearer::identify(token, state).await
 }
