@@ -98,6 +98,7 @@ impl Gateway {
             resume_window: settings.resume_window,
             agent_wait: settings.agent_wait,
             read_timeout: settings.read_timeout,
+            stall_timeout: settings.stall_timeout,
             memory_budget: settings.memory_budget,
             max_transfers: settings.max_transfers,
         };
@@ -176,7 +177,8 @@ impl Gateway {
         // The operator's listener stays while the public one drains: that is when it is looked at.
         let ops_limits = Limits { connections: OPS_CONNECTIONS, ..limits };
         let operating = server::serve(operators, ops::router(ops), ops_limits, drained.clone());
-        tokio::join!(signal, serving, operating, watch_database(&state, &draining));
+        let watching = state.transfers.watch(&drained);
+        tokio::join!(signal, serving, operating, watching, watch_database(&state, &draining));
         state.store.close().await;
         tracing::info!("stopped");
     }

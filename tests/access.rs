@@ -193,11 +193,11 @@ async fn another_size_is_another_blob(database: &TestDatabase) {
     announce(&store, announcement(FLOW, Some("c1-flow"), entry(json!({})))).await;
     let found = blob(&access, &caller("user:alice"), &hash).await.unwrap();
     assert_eq!((found.size, agents(&found)), (300_000, vec![OTHER]));
-    assert_eq!(found.sources[0].chunks.as_ref().unwrap().hashes, [hash, hash]);
+    assert_eq!(found.chunks.as_ref().unwrap().hashes, [hash, hash]);
     let set = entry(json!({})).identity;
     let found = file(&access, &caller("user:alice"), "c1", &set, "a").await.unwrap().readable;
     assert_eq!((found.size, agents(&found)), (5, vec![FLOW]));
-    assert!(found.sources[0].chunks.is_none());
+    assert!(found.chunks.is_none());
 }
 
 async fn contradicting_chunk_lists_are_nobodys(database: &TestDatabase) {
@@ -214,10 +214,10 @@ async fn contradicting_chunk_lists_are_nobodys(database: &TestDatabase) {
     announce(&store, announcement(OTHER, Some("c2-other"), listing(b"other"))).await;
     let by_path = file(&access, &alice, "c1", &set, "a").await.unwrap().readable;
     assert_eq!(agents(&by_path), [FLOW], "another list vouches for other bytes");
-    assert_eq!(by_path.sources[0].chunks.as_ref().unwrap().hashes[0], Sha256::of(b"own"));
+    assert_eq!(by_path.chunks.as_ref().unwrap().hashes[0], Sha256::of(b"own"));
     let by_hash = blob(&access, &alice, &hash).await.unwrap();
     assert_eq!(agents(&by_hash), [FLOW, OTHER]);
-    assert!(by_hash.sources.iter().all(|source| source.chunks.is_none()), "only the whole file can tell");
+    assert!(by_hash.chunks.is_none(), "only the whole file can tell");
 }
 
 async fn a_location_reaches_the_announcing_agent_only(database: &TestDatabase) {

@@ -130,6 +130,35 @@ async fn a_head_that_is_too_large_is_refused() {
 }
 
 #[tokio::test]
+async fn a_request_names_one_host() {
+    let running = start(hello(), limits()).await;
+    for (hosts, status) in [
+        ("Host: a\r\n", 200),
+        ("Host: a:80\r\n", 200),
+        ("Host: [::1]:80\r\n", 200),
+        ("Host:\r\n", 200),
+        ("", 400),
+        ("Host: a\r\nHost: a\r\n", 400),
+        ("Host: a\r\nhost: b\r\n", 400),
+        ("Host: a b\r\n", 400),
+        ("Host: a/b\r\n", 400),
+        ("Host: user@a\r\n", 400),
+    ] {
+        let mut stream = TcpStream::connect(running.address).await.unwrap();
+        stream.write_all(format!("GET / HTTP/1.1\r\n{hosts}\r\n").as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        within("an answer", stream.read_exact(&mut answer)).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&answer), format!("HTTP/1.1 {status}"), "{hosts:?}");
+    }
+    // Before HTTP/1.1 there was none.
+    let mut stream = TcpStream::connect(running.address).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
+    let mut answer = [0; 12];
+    within("an answer", stream.read_exact(&mut answer)).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.0 200");
+}
+
+#[tokio::test]
 async fn a_running_body_finishes_before_the_listener_is_done() {
     for version in [1, 2] {
         let (router, feed) = fed();

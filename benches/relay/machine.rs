@@ -7,8 +7,6 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::stage::Place;
-
 /// Bytes in a page of the kernel's memory, on every machine that this was run on.
 const PAGE: u64 = 4096;
 
@@ -18,22 +16,20 @@ pub struct Machine {
     facts: Vec<(&'static str, String)>,
 }
 
-/// Looks around.
-pub fn describe(place: &Place) -> Machine {
+/// Looks around. `file` says what is read, and where it lies.
+pub fn describe(sluice: &Path, nginx: Option<&str>, file: String) -> Machine {
     let model = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown CPU".to_owned());
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     Machine {
         facts: vec![
             ("machine", format!("{} cores, {model}, Linux {}", cores(), kernel.trim())),
             ("load", load().to_string()),
-            ("sluice", version(&place.sluice, "--version")),
+            ("sluice", version(sluice, "--version")),
             (
                 "nginx",
-                place
-                    .nginx()
-                    .map_or_else(|| "not installed: no rows beside it".into(), |path| version(Path::new(path), "-v")),
+                nginx.map_or_else(|| "not installed: no rows beside it".into(), |path| version(Path::new(path), "-v")),
             ),
-            ("file", format!("{} bytes on {}", place.file_bytes, place.dir().display())),
+            ("file", file),
         ],
     }
 }

@@ -54,7 +54,11 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let place = Place::new(args.binary.as_deref(), args.quick, args.keep)?;
-    let machine = machine::describe(&place);
+    let machine = machine::describe(
+        &place.sluice,
+        place.nginx(),
+        format!("{} bytes on {}", place.file_bytes, place.dir().display()),
+    );
     println!("{machine}\n");
     let mut table = Table::default();
     let mut busiest = 0.0_f64;

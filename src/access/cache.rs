@@ -97,8 +97,8 @@ fn weight(key: &Key, answer: &Answer) -> usize {
         Target::Blob { task, .. } => task.as_ref().map_or(0, String::len),
     };
     let of = |readable: &Readable| -> usize {
-        let hashes = |source: &super::Source| source.chunks.as_ref().map_or(0, |chunks| chunks.hashes.len());
-        readable.sources.iter().map(|source| LUMP / 4 + 32 * hashes(source)).sum()
+        let hashes = readable.chunks.as_ref().map_or(0, |chunks| chunks.hashes.len());
+        LUMP / 4 * readable.sources.len() + 32 * hashes
     };
     let found = match answer {
         Answer::File(Some(file)) => of(&file.readable) + file.path.len() + file.media_type.len(),

@@ -32,7 +32,9 @@ pub struct Readable {
     pub sha256: Sha256,
     /// Its complete length in bytes. Every source's entry agrees on it.
     pub size: u64,
-    /// Never empty, the one that was announced first in front, no agent twice, and all with one and the same chunk list.
+    /// What vouches for each chunk, whichever source it comes from. Without one, only the whole blob's hash does.
+    pub chunks: Option<Arc<Chunks>>,
+    /// Never empty, the one that was announced first in front, and no agent twice.
     pub sources: Vec<Source>,
 }
 
@@ -41,8 +43,6 @@ pub struct Readable {
 pub struct Source {
     /// Who announced it; a `relay` location reaches this agent only.
     pub agent: Principal,
-    /// The chunk list of this announcement's own entry, never that of another entry of the same blob.
-    pub chunks: Option<Arc<Chunks>>,
 }
 
 /// A file of a set that a caller may read.
@@ -107,11 +107,8 @@ impl Access {
         if !caller.covers(chat) {
             return Ok(false);
         }
-        let target = Target::Chat(chat.clone());
-        let answer = self.cache.answer(&self.store, caller, target, async {
-            self.store.is_participant(chat, &caller.principal).await.map(Answer::Participant)
-        });
-        Ok(matches!(answer.await?, Answer::Participant(true)))
+        let answer = self.answer(caller, Target::Chat(chat.clone())).await?;
+        Ok(matches!(answer, Answer::Participant(true)))
     }
 
     /// A file of a chat's set. `None` when there is none, or the caller may not read it.
@@ -125,21 +122,15 @@ impl Access {
         if path.len() > PATH_BYTES {
             return Ok(None);
         }
-        let target = Target::File(chat.clone(), *set, path.to_owned());
-        let answer = self.cache.answer(&self.store, caller, target, async {
-            self.find_file(caller, chat, set, path).await.map(Answer::File)
-        });
-        Ok(match answer.await? {
-            Answer::File(file) => file,
-            Answer::Participant(_) | Answer::Blob(_) | Answer::Manifest => None,
-        })
+        match self.answer(caller, Target::File(chat.clone(), *set, path.to_owned())).await? {
+            Answer::File(file) => Ok(file),
+            Answer::Participant(_) | Answer::Blob(_) | Answer::Manifest => Ok(None),
+        }
     }
 
     /// A blob or manifest by its hash, from every set that the caller may read and whose task fits the request.
     pub async fn blob(&self, caller: &Caller, request: BlobRequest<'_>) -> Result<BlobAnswer, StoreError> {
-        let target = Target::blob(request);
-        let answer = self.cache.answer(&self.store, caller, target, self.find_blob(caller, request));
-        Ok(match answer.await? {
+        Ok(match self.answer(caller, Target::blob(request)).await? {
             Answer::Blob(blob) => blob,
             // Up to 16 MiB, so the permission is remembered and the bytes are not.
             Answer::Manifest => match self.store.manifest_bytes(request.sha256).await? {
@@ -148,6 +139,22 @@ impl Access {
             },
             Answer::Participant(_) | Answer::File(_) => BlobAnswer::NotFound,
         })
+    }
+
+    /// The remembered answer, or else the store's.
+    async fn answer(&self, caller: &Caller, target: Target) -> Result<Answer, StoreError> {
+        let asked = target.clone();
+        let ask = async {
+            match &asked {
+                Target::Chat(chat) => self.store.is_participant(chat, &caller.principal).await.map(Answer::Participant),
+                Target::File(chat, set, path) => self.find_file(caller, chat, set, path).await.map(Answer::File),
+                Target::Blob { agent, sha256, task, require_task } => {
+                    let (agent, task, require_task) = (agent.as_ref(), task.as_deref(), *require_task);
+                    self.find_blob(caller, BlobRequest { agent, sha256, task, require_task }).await
+                }
+            }
+        };
+        self.cache.answer(&self.store, caller, target, ask).await
     }
 
     async fn find_file(
@@ -161,15 +168,16 @@ impl Access {
         let Some(first) = offers.first().cloned() else { return Ok(None) };
         let others = self.store.offers_of_blob(scope(caller), None, &first.sha256, TaskRule::Any, OFFERS).await?;
         offers.extend(others.into_iter().filter(|offer| offer.size == first.size));
-        let list = self.store.chunks(&first.manifest, first.position).await?;
-        let mut sources = sources::of(&self.store, offers).await?;
+        let chunks = self.store.chunks(&first.manifest, first.position).await?.map(Arc::new);
+        let mut found = sources::of(&self.store, offers).await?;
         // Whoever else announced the hash may help out, but only with bytes that this entry's own list vouches for.
-        sources.retain(|source| source.chunks.as_deref() == list.as_ref());
+        found.retain(|listed| listed.chunks == chunks);
+        let sources: Vec<Source> = found.into_iter().map(|listed| listed.source).collect();
         if sources.is_empty() {
             return Ok(None);
         }
         Ok(Some(FileAccess {
-            readable: Readable { sha256: first.sha256, size: first.size, sources },
+            readable: Readable { sha256: first.sha256, size: first.size, chunks, sources },
             path: first.path.into(),
             media_type: first.media_type.into(),
             kind: first.kind,
@@ -190,10 +198,11 @@ impl Access {
         if let Some(size) = offers.first().map(|first| first.size) {
             refused = false;
             offers.retain(|offer| offer.size == size);
-            let mut sources = sources::of(&self.store, offers).await?;
-            sources::settle(&mut sources);
+            let found = sources::of(&self.store, offers).await?;
+            let chunks = sources::settled(&found);
+            let sources: Vec<Source> = found.into_iter().map(|listed| listed.source).collect();
             if !sources.is_empty() {
-                return Ok(Answer::Blob(BlobAnswer::Blob(Readable { sha256: *sha256, size, sources })));
+                return Ok(Answer::Blob(BlobAnswer::Blob(Readable { sha256: *sha256, size, chunks, sources })));
             }
         }
         match self.store.manifest_announced(scope, agent, sha256, rule).await? {

@@ -7,13 +7,13 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt as _, Sink, SinkExt as _, Stream, StreamExt as _};
+use futures_util::{FutureExt as _, Sink, Stream, StreamExt as _};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -21,6 +21,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use super::gate::{Admitted, Credential};
 use super::mailbox::{Mail, Mailbox};
 use super::message::{Close, Message, Text};
+use super::outbox::Outbox;
 use super::read::ReadEnd;
 use super::reads::{self, Dropped, Outcome, Reads};
 use super::registry::{ConnectionId, Kind};
@@ -33,8 +34,6 @@ use crate::read::Violation;
 
 /// Text frames longer than this are not parsed on the connection's task. Only an announcement may be that long.
 const PARSED_HERE: usize = 64 * 1024;
-/// Bytes handed to the socket before it is flushed.
-const WRITE_BATCH: usize = 64 * 1024;
 /// How many rules may be broken within [`STRIKE_MEMORY`].
 const STRIKES: usize = 8;
 const STRIKE_MEMORY: Duration = Duration::from_secs(60);
@@ -44,6 +43,9 @@ const REFUSAL_LINGER: Duration = Duration::from_millis(200);
 const ANSWERS: usize = 1024;
 /// How much text may wait to be decided as announcements, in KiB: two of the largest.
 const PENDING_KIB: usize = 2 * (MANIFEST_BYTES / 1024 + 64);
+/// What the smallest announcement counts for, until it is decided or its refusal is written: about a thousand refusals
+/// may wait for an agent that reads none of them.
+const PENDING_LEAST_KIB: usize = 32;
 /// How long a close may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -74,11 +76,7 @@ pub struct Connection<S> {
     /// Room for announcements that wait, in KiB.
     room: Arc<Semaphore>,
     socket: S,
-    /// Frames that go before everything else.
-    urgent: VecDeque<Message>,
-    queue: VecDeque<Message>,
-    flushing: bool,
-    blocked_since: Option<Instant>,
+    outbox: Outbox,
     last_heard: Instant,
     next_ping: Instant,
     pub(super) session_due: Option<Instant>,
@@ -126,10 +124,7 @@ where
             announcements,
             room: Arc::new(Semaphore::new(PENDING_KIB)),
             socket,
-            urgent: VecDeque::new(),
-            queue: VecDeque::new(),
-            flushing: false,
-            blocked_since: None,
+            outbox: Outbox::default(),
             last_heard: now,
             next_ping: now + agents.timing.ping_interval,
             session_due: Some(now + agents.timing.handshake_timeout),
@@ -177,19 +172,14 @@ where
     /// Queues the answer to something that the agent sent. Its answers are bounded: one that asks and does not read
     /// would fill memory otherwise.
     pub(super) fn answer(&mut self, frame: &PlatformFrame) {
-        if self.urgent.len() + self.queue.len() >= ANSWERS {
+        if self.outbox.len() >= ANSWERS {
             self.strike(Violation::Flood);
             self.closing = Some(Close::BROKEN_RULES);
         } else if matches!(frame, PlatformFrame::Pong { .. }) {
-            self.urgent.push_back(Message::Text(Text::from(frame.to_text())));
+            self.outbox.push_urgent(Message::Text(Text::from(frame.to_text())));
         } else {
-            self.send(frame);
+            self.outbox.push(frame);
         }
-    }
-
-    /// Queues a frame behind those that wait already.
-    fn send(&mut self, frame: &PlatformFrame) {
-        self.queue.push_back(Message::Text(Text::from(frame.to_text())));
     }
 
     /// Notes a broken rule; too many close the connection.
@@ -268,7 +258,7 @@ where
             Outcome::Broke(violation, lost) => {
                 if let Some(request_id) = lost {
                     self.count_ended("violation");
-                    self.send(&PlatformFrame::BlobCancel { request_id });
+                    self.outbox.push(&PlatformFrame::BlobCancel { request_id });
                 }
                 self.strike(violation);
             }
@@ -276,7 +266,7 @@ where
     }
 
     fn hand_up(&mut self, text: Text) {
-        let kib = u32::try_from(text.len().div_ceil(1024)).unwrap_or(u32::MAX);
+        let kib = u32::try_from(text.len().div_ceil(1024).max(PENDING_LEAST_KIB)).unwrap_or(u32::MAX);
         if let Ok(room) = self.room.clone().try_acquire_many_owned(kib)
             && let Ok(place) = self.announcements.try_reserve()
         {
@@ -306,17 +296,17 @@ where
             match self.reads.cancel(&id) {
                 Dropped::Early => {
                     self.count_ended("cancelled");
-                    self.send(&PlatformFrame::BlobCancel { request_id: id });
+                    self.outbox.push(&PlatformFrame::BlobCancel { request_id: id });
                 }
                 Dropped::Received => self.count_ended("complete"),
                 Dropped::Ended => {}
             }
         }
-        for frame in &mail.frames {
-            self.send(frame);
+        for (frame, room) in mail.refusals {
+            self.outbox.push_holding(&frame, room);
         }
         for (request_id, frames) in mail.credit {
-            self.send(&PlatformFrame::BlobCredit { request_id, frames });
+            self.outbox.push(&PlatformFrame::BlobCredit { request_id, frames });
         }
         for (place, read) in mail.reads.into_iter().enumerate() {
             if unasked.contains(&place) {
@@ -326,7 +316,7 @@ where
                 read.answer.finish(ReadEnd::Disconnected);
                 continue;
             }
-            self.send(&PlatformFrame::BlobRead(read.frame.clone()));
+            self.outbox.push(&PlatformFrame::BlobRead(read.frame.clone()));
             self.agents.metrics.reads_started.inc();
             self.agents.metrics.reads_running.inc();
             self.reads.insert(read);
@@ -340,7 +330,7 @@ where
         let now = Instant::now();
         let timing = &self.agents.timing;
         if now >= self.last_heard + timing.ping_interval + timing.ping_timeout
-            || self.blocked_since.is_some_and(|since| now >= since + timing.ping_timeout)
+            || self.outbox.blocked_since().is_some_and(|since| now >= since + timing.ping_timeout)
         {
             self.closing = Some(Close::DEAD);
         } else if self.session_due.is_some_and(|due| now >= due) && self.pending.is_empty() {
@@ -355,7 +345,7 @@ where
             self.next_ping = now + timing.ping_interval;
             // An agent that forgets its ends has some slots again from time to time.
             self.reads.release_received();
-            self.urgent.push_back(Message::Ping(Bytes::new()));
+            self.outbox.push_urgent(Message::Ping(Bytes::new()));
         }
     }
 
@@ -368,7 +358,7 @@ where
     pub(super) fn end_reads(&mut self, agent: &Principal) {
         for request_id in self.reads.disconnect(Some(agent)) {
             self.count_ended("disconnected");
-            self.send(&PlatformFrame::BlobCancel { request_id });
+            self.outbox.push(&PlatformFrame::BlobCancel { request_id });
         }
     }
 
@@ -394,12 +384,7 @@ where
     /// Sends what was decided already, then the close.
     async fn say_goodbye(&mut self, close: Close) {
         let goodbye = async {
-            for message in self.urgent.drain(..).chain(self.queue.drain(..)).chain([Message::Close(Some(close))]) {
-                if self.socket.feed(message).await.is_err() {
-                    return;
-                }
-            }
-            if self.socket.flush().await.is_err() {
+            if self.outbox.close(&mut self.socket, close).await.is_err() {
                 return;
             }
             // The peer's own close ends the stream; what it still sends before is of no use any more.
@@ -410,18 +395,14 @@ where
     }
 
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
-        match self.poll_write(cx) {
-            Poll::Ready(Err(_)) => return Poll::Ready(Event::Lost),
-            Poll::Ready(Ok(())) => self.blocked_since = None,
-            Poll::Pending => {
-                self.blocked_since.get_or_insert_with(Instant::now);
-            }
+        if self.outbox.poll_write(&mut self.socket, cx).is_err() {
+            return Poll::Ready(Event::Lost);
         }
         if let Poll::Ready(Some(decision)) = self.pending.poll_next_unpin(cx) {
             return Poll::Ready(Event::Decided(decision));
         }
         // While frames wait to be written the mail waits too, and is summed up there.
-        if self.queue.is_empty()
+        if self.outbox.is_clear()
             && let Poll::Ready(mail) = self.mailbox.poll(cx)
         {
             return Poll::Ready(Event::Mail(mail));
@@ -443,7 +424,7 @@ where
         let due = [
             Some(self.next_ping),
             Some(self.last_heard + timing.ping_interval + timing.ping_timeout),
-            self.blocked_since.map(|since| since + timing.ping_timeout),
+            self.outbox.blocked_since().map(|since| since + timing.ping_timeout),
             self.session_due.filter(|_| self.pending.is_empty()),
             self.refused.as_ref().filter(|_| self.pending.is_empty()).map(|(at, _)| *at + REFUSAL_LINGER),
         ];
@@ -452,28 +433,5 @@ where
             self.timer.as_mut().reset(due);
         }
         self.timer.poll_unpin(cx)
-    }
-
-    /// Writes as much as the socket takes. Ready when nothing is left to write.
-    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), E>> {
-        loop {
-            if self.flushing {
-                ready!(self.socket.poll_flush_unpin(cx))?;
-                self.flushing = false;
-            }
-            let mut batch = 0;
-            while batch < WRITE_BATCH && !(self.urgent.is_empty() && self.queue.is_empty()) {
-                ready!(self.socket.poll_ready_unpin(cx))?;
-                let Some(message) = self.urgent.pop_front().or_else(|| self.queue.pop_front()) else { break };
-                if let Message::Text(text) = &message {
-                    batch += text.len();
-                }
-                self.socket.start_send_unpin(message)?;
-                self.flushing = true;
-            }
-            if !self.flushing {
-                return Poll::Ready(Ok(()));
-            }
-        }
     }
 }

@@ -1,13 +1,15 @@
 //! What others want of a connection's task, without ever waiting for it.
 //!
 //! Nothing here can grow past what a connection may have in flight: a read needs a slot, credit is summed per read, a
-//! cancel happens once per read, a refusal once per pending announcement, a takeover once per session.
+//! cancel happens once per read, a takeover once per session, and a refusal keeps the room of its announcement until it is
+//! written.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::message::Close;
 use super::read::NewRead;
@@ -42,8 +44,8 @@ pub struct Mail {
     pub credit: HashMap<RequestId, u32>,
     /// Reads to stop.
     pub cancels: Vec<RequestId>,
-    /// Other frames to send, in order.
-    pub frames: Vec<PlatformFrame>,
+    /// Refusals to send, in order, each with the room of its announcement.
+    pub refusals: Vec<(PlatformFrame, OwnedSemaphorePermit)>,
     /// Agents whose newer connection took over.
     pub superseded: Vec<Principal>,
     /// Close the connection.
@@ -75,9 +77,9 @@ impl Mailbox {
         });
     }
 
-    /// Sends a frame.
-    pub fn send(&self, frame: PlatformFrame) -> Result<(), Gone> {
-        self.post(|mail| mail.frames.push(frame))
+    /// Sends the refusal of an announcement, whose room is free once it is written.
+    pub fn refuse(&self, frame: PlatformFrame, room: OwnedSemaphorePermit) -> Result<(), Gone> {
+        self.post(|mail| mail.refusals.push((frame, room)))
     }
 
     /// Says that a newer connection of this agent took over.

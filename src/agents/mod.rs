@@ -8,6 +8,7 @@ pub mod connection;
 pub mod gate;
 pub mod mailbox;
 pub mod message;
+mod outbox;
 pub mod read;
 mod reads;
 pub mod registry;
@@ -57,7 +58,7 @@ pub struct Announce {
     pub by: Vec<OpenSession>,
     /// Where a refusal goes.
     pub reply: Arc<Mailbox>,
-    /// What it takes up on its connection, until this is dropped.
+    /// What it takes up on its connection until this is dropped, which a refusal does when it is written.
     pub room: OwnedSemaphorePermit,
 }
 

@@ -392,4 +392,23 @@ mod tests {
         assert_eq!(f.reads.disconnect(None).len(), 1);
         assert_eq!(next(&mut read), Some(ReadEvent::Ended(ReadEnd::Disconnected)));
     }
+
+    /// What is copied leaves the buffer it came in free to go.
+    #[test]
+    fn only_what_little_else_is_pinned_for_shares_its_buffer() {
+        for (kind, len, shared) in [
+            (Kind::Data, COPIED_BELOW, true),
+            (Kind::Data, COPIED_BELOW - 1, false),
+            (Kind::Data, 0, false),
+            (Kind::Control, 256 * 1024, false),
+        ] {
+            let payload = Bytes::from(vec![7; len]);
+            let message = DataFrame { request_id: "r".parse().unwrap(), offset: 0, payload: payload.clone() }.encode();
+            let (held, header) = (message.clone(), message.len() - len);
+            let frame = decode(message, kind).unwrap();
+            assert_eq!(frame.payload, payload);
+            assert_eq!(frame.payload.as_ptr() == held[header..].as_ptr(), shared, "{len} bytes, {}", kind.name());
+            drop(frame);
+        }
+    }
 }

@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
 use http::{HeaderMap, Method};
+use serde::Deserialize;
 
 use super::AppState;
 use super::auth::Reader;
@@ -24,55 +25,41 @@ pub const ROUTES: [&str; 3] =
 
 /// What answers on [`ROUTES`].
 pub fn routes() -> Router<AppState> {
-    let [any, one, cas] = ROUTES;
-    Router::new().route(any, get(any_agent)).route(one, get(one_agent)).route(cas, get(by_hex))
+    ROUTES.into_iter().fold(Router::new(), |router, route| router.route(route, get(blob)))
 }
 
-async fn any_agent(
-    reader: Reader,
-    state: State<AppState>,
-    method: Method,
-    PathOf(name): PathOf<String>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    blob(reader, state, &method, (None, hash(&name)?), &headers).await
+/// The parameters of [`ROUTES`].
+#[derive(Debug, Deserialize)]
+struct BlobPath {
+    /// Only this agent's.
+    agent: Option<AgentName>,
+    /// `sha256:<hex>`; anything else names nothing.
+    name: Option<String>,
+    hex: Option<Sha256>,
 }
 
-async fn one_agent(
-    reader: Reader,
-    state: State<AppState>,
-    method: Method,
-    PathOf((agent, name)): PathOf<(AgentName, String)>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    blob(reader, state, &method, (Some(agent), hash(&name)?), &headers).await
-}
-
-async fn by_hex(
-    reader: Reader,
-    state: State<AppState>,
-    method: Method,
-    PathOf(sha256): PathOf<Sha256>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    blob(reader, state, &method, (None, sha256), &headers).await
-}
-
-/// `sha256:<hex>`; anything else names nothing.
-fn hash(name: &str) -> Result<Sha256, Problem> {
-    name.strip_prefix("sha256:").and_then(|hex| hex.parse().ok()).ok_or(Problem::NotFound)
+impl BlobPath {
+    fn sha256(&self) -> Result<Sha256, Problem> {
+        let named = || self.name.as_ref()?.strip_prefix("sha256:")?.parse().ok();
+        self.hex.or_else(named).ok_or(Problem::NotFound)
+    }
 }
 
 async fn blob(
     Reader(caller): Reader,
     State(state): State<AppState>,
-    method: &Method,
-    (agent, sha256): (Option<AgentName>, Sha256),
-    headers: &HeaderMap,
+    method: Method,
+    PathOf(path): PathOf<BlobPath>,
+    headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    let sha256 = path.sha256()?;
     let task = headers.get("artifact-task").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-    let request =
-        BlobRequest { agent: agent.as_ref(), sha256: &sha256, task: task.as_deref(), require_task: state.require_task };
+    let request = BlobRequest {
+        agent: path.agent.as_ref(),
+        sha256: &sha256,
+        task: task.as_deref(),
+        require_task: state.require_task,
+    };
     let (media_type, content) = match state.access.blob(&caller, request).await? {
         BlobAnswer::NotFound => return Err(Problem::NotFound),
         BlobAnswer::TaskRequired => return Err(Problem::TaskRequired),
@@ -81,5 +68,5 @@ async fn blob(
         BlobAnswer::Manifest(bytes) => (MANIFEST_TYPE, Content::Here(sha256, bytes)),
     };
     let representation = Representation { name: sha256.to_hex(), media_type: media_type.to_owned(), content };
-    download::serve(&state, &caller, method, headers, representation).await
+    download::serve(&state, &caller, &method, &headers, representation).await
 }

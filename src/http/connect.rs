@@ -86,10 +86,10 @@ async fn run(state: AppState, kind: Kind, credential: Option<Credential>, socket
 async fn decide(sets: Sets, mut announcements: mpsc::Receiver<Announce>) {
     while let Some(Announce { text, received, by, reply, room }) = announcements.recv().await {
         let outcome = sets.announce(&Announcer { sessions: by, received }, &text).await;
-        drop((text, room));
+        drop(text);
         let Err(refusal) = outcome else { continue };
         let (event_id, sha256, error) = (refusal.event_id, refusal.sha256, refusal.error);
-        if reply.send(PlatformFrame::ArtifactError { event_id, sha256, error }).is_err() {
+        if reply.refuse(PlatformFrame::ArtifactError { event_id, sha256, error }, room).is_err() {
             tracing::debug!("a refusal found its connection gone");
         }
     }

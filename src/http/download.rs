@@ -14,8 +14,8 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body::{Frame, SizeHint};
 
-use super::AppState;
 use super::error::Problem;
+use super::{AppState, server};
 use crate::access::Readable;
 use crate::identity::Caller;
 use crate::protocol::conditional::{EntityTag, Precondition};
@@ -98,11 +98,10 @@ pub async fn serve(
     let (body, coverage) = match representation.content {
         Content::Here(_, content) => (Body::from(slice(&content, bytes)), Coverage::Full),
         Content::Remote(readable) if method == Method::HEAD => {
-            let chunks = readable.sources.first().and_then(|source| source.chunks.clone());
-            (Body::empty(), Verifier::new(bytes, size, sha256, chunks).coverage())
+            (Body::empty(), Verifier::new(bytes, size, sha256, readable.chunks).coverage())
         }
         Content::Remote(readable) => {
-            let cursor = state.transfers.open(caller.principal.clone(), readable, bytes).await?;
+            let cursor = state.transfers.open(caller.principal.clone(), readable, bytes, server::stream_cut()).await?;
             let coverage = cursor.coverage();
             (Body::new(Transferred(cursor)), coverage)
         }

@@ -12,8 +12,7 @@ use super::AppState;
 use super::auth::Operator;
 use super::error::Problem;
 use super::json::{JsonBody, PathOf, QueryOf};
-use crate::clock::rfc3339;
-use crate::protocol::{AgentName, ChatId, Principal, SessionId};
+use crate::protocol::{AgentName, ChatId, Principal, SessionId, timestamp};
 use crate::store::{Added, AgentRecord, Binding, Chat, Store};
 
 /// Longest title of a chat, in bytes.
@@ -54,7 +53,7 @@ impl From<Chat> for ChatView {
     fn from(chat: Chat) -> Self {
         let Chat { id, title, created_at, mut participants } = chat;
         participants.sort();
-        Self { chat: id, title, participants, created_at: rfc3339(created_at) }
+        Self { chat: id, title, participants, created_at: timestamp::format_nearest(created_at) }
     }
 }
 
@@ -170,7 +169,13 @@ impl AgentView {
     fn of(record: AgentRecord, state: &AppState) -> Self {
         let AgentRecord { name, principal, created_at, last_seen_at } = record;
         let online = state.agents.registry.is_online(&principal);
-        Self { name, principal, online, created_at: rfc3339(created_at), last_seen_at: rfc3339(last_seen_at) }
+        Self {
+            name,
+            principal,
+            online,
+            created_at: timestamp::format_nearest(created_at),
+            last_seen_at: timestamp::format_nearest(last_seen_at),
+        }
     }
 }
 

@@ -9,6 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::response::IntoResponse as _;
+use http::header::HOST;
+use http::uri::Authority;
+use http::{HeaderMap, Version};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper::service::service_fn;
@@ -20,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
+use super::error::Problem;
 use super::socket::Socket;
 
 /// How long the head of a request may take to arrive, unless somebody has a reason to choose otherwise.
@@ -169,7 +174,13 @@ impl Connections {
         let router = self.router;
         let service = service_fn(move |mut request: http::Request<Incoming>| {
             request.extensions_mut().insert(Peer(peer));
-            router.clone().oneshot(request)
+            let router = router.clone();
+            async move {
+                match names_its_host(request.version(), request.headers()) {
+                    true => router.oneshot(request).await,
+                    false => Ok(Problem::BadRequest("the request names one Host".into()).into_response()),
+                }
+            }
         });
         let connection = self.builder.serve_connection_with_upgrades(socket, service);
         let mut connection = std::pin::pin!(connection);
@@ -184,6 +195,26 @@ impl Connections {
             tracing::debug!(%peer, error = error.as_ref(), "a connection ended early");
         }
     }
+}
+
+/// Whether a request says for which host it is, and only once: two that disagree would be one to this listener and
+/// another to a proxy (RFC 9112 section 3.2). HTTP/2 says so elsewhere, and may leave it at that.
+fn names_its_host(version: Version, headers: &HeaderMap) -> bool {
+    let mut hosts = headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (None, _) => version != Version::HTTP_11,
+        (Some(host), None) => {
+            let bytes = host.as_bytes();
+            bytes.is_empty() || Authority::try_from(bytes).is_ok_and(|host| !host.as_str().contains('@'))
+        }
+        (Some(_), Some(_)) => false,
+    }
+}
+
+/// The token that cuts the HTTP/2 stream which this code answers; none where the response has a connection of its own.
+/// A response that waits for its reader's window asks nobody whether it still has anything to say.
+pub(super) fn stream_cut() -> Option<CancellationToken> {
+    STREAM.try_with(Clone::clone).ok()
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
@@ -207,7 +238,11 @@ fn builder(limits: Limits, tasks: &TaskTracker, cut: &CancellationToken) -> Buil
     builder
 }
 
-/// Runs HTTP/2's streams where [`serve`] waits for them, and cuts them with their connection.
+tokio::task_local! {
+    static STREAM: CancellationToken;
+}
+
+/// Runs HTTP/2's streams where [`serve`] waits for them, and cuts them with their connection, or one by one.
 #[derive(Debug, Clone)]
 struct Tracked {
     tasks: TaskTracker,
@@ -216,7 +251,9 @@ struct Tracked {
 
 impl<F: Future<Output: Send> + Send + 'static> Executor<F> for Tracked {
     fn execute(&self, stream: F) {
-        let cut = self.cut.clone();
-        self.tasks.spawn(async move { cut.run_until_cancelled(stream).await });
+        let cut = self.cut.child_token();
+        let running = STREAM.scope(cut.clone(), stream);
+        // Dropped before its end, a stream is reset.
+        self.tasks.spawn(async move { cut.run_until_cancelled_owned(running).await });
     }
 }

@@ -12,8 +12,7 @@ use super::AppState;
 use super::auth::Operator;
 use super::error::Problem;
 use super::json::PathOf;
-use crate::clock::rfc3339;
-use crate::protocol::{Principal, Sha256};
+use crate::protocol::{Principal, Sha256, timestamp};
 use crate::transfer::{Live, TransferId};
 
 /// The routes of this file.
@@ -53,7 +52,7 @@ impl Transfer {
             end: live.range.end,
             sent_bytes: live.sent(),
             state: live.state().name(),
-            started_at: rfc3339(live.since),
+            started_at: timestamp::format_nearest(live.since),
         }
     }
 }

@@ -27,7 +27,7 @@ pub struct DataFrame {
     pub request_id: super::RequestId,
     /// Where the payload's first byte stands in the blob.
     pub offset: u64,
-    /// 1 to 262,144 bytes of the blob.
+    /// At most 262,144 bytes of the blob. None brings its read no further: that is the read's to judge.
     pub payload: Bytes,
 }
 
@@ -49,9 +49,6 @@ pub enum InvalidData {
     /// More payload than a frame may carry.
     #[error("a payload of {0} bytes is over 262144")]
     PayloadTooLarge(usize),
-    /// No payload at all.
-    #[error("the payload is empty")]
-    PayloadEmpty,
 }
 
 impl DataFrame {
@@ -76,9 +73,6 @@ impl DataFrame {
         let payload_len = frame.len() - FIXED - id_len;
         if payload_len > DATA_PAYLOAD {
             return Err(InvalidData::PayloadTooLarge(payload_len));
-        }
-        if payload_len == 0 {
-            return Err(InvalidData::PayloadEmpty);
         }
         let request_id = std::str::from_utf8(&frame[4..4 + id_len])
             .ok()
@@ -146,7 +140,7 @@ mod tests {
         assert_eq!(change(2, 255), Err(InvalidData::RequestId));
         assert_eq!(change(3, 64), Err(InvalidData::Truncated));
         assert_eq!(change(4, 0xff), Err(InvalidData::RequestId));
-        assert_eq!(decode(&valid[..14]), Err(InvalidData::PayloadEmpty));
+        assert_eq!(decode(&valid[..14]), Ok(frame("r1", 7, b"")));
         for length in 0..14 {
             assert_eq!(decode(&valid[..length]), Err(InvalidData::Truncated), "{length} bytes");
         }
@@ -173,7 +167,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn round_trip(id in "\\PC{1,16}", offset: u64, payload in proptest::collection::vec(any::<u8>(), 1..500)) {
+        fn round_trip(id in "\\PC{1,16}", offset: u64, payload in proptest::collection::vec(any::<u8>(), 0..500)) {
             let frame = frame(&id, offset, &payload);
             prop_assert_eq!(DataFrame::decode(frame.encode()), Ok(frame));
         }
@@ -191,7 +185,7 @@ mod tests {
             }
             if let Ok(frame) = decode(&bytes) {
                 prop_assert!((1..=REQUEST_ID_BYTES).contains(&frame.request_id.as_str().len()));
-                prop_assert!((1..=DATA_PAYLOAD).contains(&frame.payload.len()));
+                prop_assert!(frame.payload.len() <= DATA_PAYLOAD);
                 prop_assert_eq!(frame.encode(), bytes);
             }
         }

@@ -6,7 +6,9 @@ const ERA_YEARS: i64 = 400;
 const ERA_DAYS: i64 = 146_097;
 /// Days from 0000-03-01 to 1970-01-01.
 const EPOCH_DAY: i64 = 719_468;
-const YEAR_MAX: i64 = 9999;
+/// The first millisecond of the year 0, and the last of 9999.
+const EARLIEST: i64 = -62_167_219_200_000;
+const LATEST: i64 = 253_402_300_799_999;
 
 /// Reads `YYYY-MM-DDThh:mm:ss[.fraction]Z` as Unix milliseconds; a fraction of 1 to 9 digits is cut to milliseconds.
 /// `None` for any other form, a day that the calendar does not have, and a leap second (as in ECMAScript).
@@ -38,18 +40,23 @@ pub fn parse(text: &str) -> Option<i64> {
     Some(days_from_civil(year, month, day) * DAY_MS + ((hour * 60 + minute) * 60 + second) * 1000 + millis)
 }
 
-/// Writes Unix milliseconds in the form that [`parse`] reads, with milliseconds only where there are any. `None`
-/// outside the years 0 to 9999.
+/// Writes Unix milliseconds in the form that [`parse`] reads, always with milliseconds. `None` outside the years 0 to
+/// 9999: the form knows no others.
 pub fn format(unix_millis: i64) -> Option<String> {
+    (EARLIEST..=LATEST).contains(&unix_millis).then(|| write(unix_millis))
+}
+
+/// The same for a time that somebody else chose: one outside the form is moved to the nearest end.
+pub fn format_nearest(unix_millis: i64) -> String {
+    write(unix_millis.clamp(EARLIEST, LATEST))
+}
+
+fn write(unix_millis: i64) -> String {
     let (days, in_day) = (unix_millis.div_euclid(DAY_MS), unix_millis.rem_euclid(DAY_MS));
     let (year, month, day) = civil_from_days(days);
-    if !(0..=YEAR_MAX).contains(&year) {
-        return None;
-    }
     let (seconds, millis) = (in_day / 1000, in_day % 1000);
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    let fraction = if millis == 0 { String::new() } else { format!(".{millis:03}") };
-    Some(format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z"))
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
 /// At most nine ASCII digits, and nothing else.
@@ -145,11 +152,14 @@ mod tests {
         assert_eq!(format(-62_167_219_200_001), None);
         assert_eq!(format(i64::MAX), None);
         assert_eq!(format(i64::MIN), None);
+        assert_eq!(format(1_792_231_200_000).as_deref(), Some("2026-10-17T10:00:00.000Z"));
+        assert_eq!(format_nearest(i64::MIN), "0000-01-01T00:00:00.000Z");
+        assert_eq!(format_nearest(i64::MAX), "9999-12-31T23:59:59.999Z");
     }
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(millis in -62_167_219_200_000_i64..=253_402_300_799_999) {
+        fn what_is_written_reads_back(millis in EARLIEST..=LATEST) {
             prop_assert_eq!(parse(&format(millis).unwrap()), Some(millis));
         }
 

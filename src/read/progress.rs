@@ -16,6 +16,12 @@ pub enum Violation {
     /// Bytes past the end of the read.
     #[error("sent more bytes than were asked")]
     BeyondLength,
+    /// A frame without payload: it uses credit and brings the read no further.
+    #[error("sent a frame without payload")]
+    EmptyFrame,
+    /// Far more frames than the bytes need.
+    #[error("sent its bytes in needlessly small frames")]
+    TinyFrames,
     /// A `blob.end` before every byte had come.
     #[error("ended the read before every byte had come")]
     EndedEarly,
@@ -38,10 +44,12 @@ pub enum Violation {
 
 impl Violation {
     /// Every rule, so that each has its counter from the start.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::NoCredit,
         Self::OutOfSequence,
         Self::BeyondLength,
+        Self::EmptyFrame,
+        Self::TinyFrames,
         Self::EndedEarly,
         Self::EndMismatch,
         Self::UnknownRead,
@@ -56,6 +64,8 @@ impl Violation {
             Self::NoCredit => "no_credit",
             Self::OutOfSequence => "out_of_sequence",
             Self::BeyondLength => "beyond_length",
+            Self::EmptyFrame => "empty_frame",
+            Self::TinyFrames => "tiny_frames",
             Self::EndedEarly => "ended_early",
             Self::EndMismatch => "end_mismatch",
             Self::UnknownRead => "unknown_read",
@@ -66,18 +76,24 @@ impl Violation {
     }
 }
 
+/// The specification bounds a payload from above only, and an agent that passes on a slow stream has a reason for small
+/// ones. But each frame costs a pass through the gateway, so there may be this many and one for each KiB of payload.
+const FRAMES_ANYWAY: u64 = 1024;
+const FRAME_MEAN: u64 = 1024;
+
 /// What was asked and granted, and how much of it has come.
 #[derive(Debug, Clone)]
 pub struct Progress {
     range: ByteRange,
     received: u64,
+    frames: u64,
     credit: u32,
 }
 
 impl Progress {
     /// A read of `range` with this much credit, in frames.
     pub fn new(range: ByteRange, credit: u32) -> Self {
-        Self { range, received: 0, credit: credit.min(CREDIT_MAX) }
+        Self { range, received: 0, frames: 0, credit: credit.min(CREDIT_MAX) }
     }
 
     /// Takes in a `blob.data` frame: its offset in the blob and its payload's length.
@@ -91,8 +107,15 @@ impl Progress {
         if len > self.remaining() {
             return Err(Violation::BeyondLength);
         }
+        if len == 0 {
+            return Err(Violation::EmptyFrame);
+        }
         self.credit -= 1;
         self.received += len;
+        self.frames += 1;
+        if self.frames > FRAMES_ANYWAY + self.received / FRAME_MEAN {
+            return Err(Violation::TinyFrames);
+        }
         Ok(())
     }
 
@@ -159,12 +182,29 @@ mod tests {
         assert_eq!(read(10, 1).data(1001, 1), Err(Violation::OutOfSequence));
         assert_eq!(read(10, 1).data(999, 1), Err(Violation::OutOfSequence));
         assert_eq!(read(10, 1).data(1000, 11), Err(Violation::BeyondLength));
+        assert_eq!(read(10, 1).data(1000, 0), Err(Violation::EmptyFrame));
         assert_eq!(read(10, 1).end(&end(1000, 10, 0)), Err(Violation::EndedEarly));
         assert_eq!(read(10, 1).end(&end(1000, 10, 10)), Err(Violation::EndMismatch));
         let mut done = read(10, 1);
         assert_eq!(done.data(1000, 10), Ok(()));
         for wrong in [end(1001, 10, 10), end(1000, 9, 10), end(1000, 10, 9)] {
             assert_eq!(done.end(&wrong), Err(Violation::EndMismatch));
+        }
+    }
+
+    #[test]
+    fn frames_may_be_small_but_not_without_end() {
+        for (len, last) in [(1, Err(Violation::TinyFrames)), (1000, Err(Violation::TinyFrames)), (1024, Ok(()))] {
+            let mut read = read(64 << 20, 0);
+            let mut outcome = Ok(());
+            for n in 0..(64 << 20) / len {
+                read.grant(1);
+                outcome = read.data(1000 + n * len, len);
+                if outcome.is_err() {
+                    break;
+                }
+            }
+            assert_eq!(outcome, last, "{len} bytes a frame");
         }
     }
 

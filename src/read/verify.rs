@@ -97,14 +97,6 @@ impl Verifier {
         self.current.as_ref().map(|span| span.range.start)
     }
 
-    /// The chunk list in use.
-    pub fn chunks(&self) -> Option<&Arc<Chunks>> {
-        match &self.scheme {
-            Scheme::Chunks(chunks) => Some(chunks),
-            _ => None,
-        }
-    }
-
     /// Takes in the bytes at [`position`](Self::position) and hands those that may be released to `release`.
     pub fn accept(&mut self, mut bytes: Bytes, mut release: impl FnMut(Bytes)) -> Result<(), Mismatch> {
         while !bytes.is_empty() {

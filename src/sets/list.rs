@@ -1,9 +1,8 @@
 use serde::Serialize;
 
 use super::Sets;
-use crate::clock::rfc3339;
 use crate::protocol::frames::Progress;
-use crate::protocol::{ChatId, EntryKind, Principal, Sha256, TaskId};
+use crate::protocol::{ChatId, EntryKind, Principal, Sha256, TaskId, timestamp};
 use crate::store::{Cursor, SetRecord, StoreError};
 
 /// A page of a chat's sets.
@@ -118,8 +117,8 @@ fn item(set: SetRecord) -> SetItem {
         task_id: set.task,
         agent: set.agent_name.map_or_else(|| set.agent.to_string(), |name| name.to_string()),
         size: set.size,
-        created_at: rfc3339(set.created_at),
-        expires_at: set.expires_at.map(rfc3339),
+        created_at: timestamp::format_nearest(set.created_at),
+        expires_at: set.expires_at.map(timestamp::format_nearest),
         progress: set.progress,
         online: false,
         entries: set.entries,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::live::{Live, TransferId};
 use super::pipe::Pipe;
@@ -69,9 +70,12 @@ impl Cursor {
 impl Drop for Cursor {
     fn drop(&mut self) {
         self.pipe.leave();
-        let outcome = match self.failed {
+        // A connection that was given up for its reader was blocked a little before it took its last piece from here.
+        let ignored = || self.pipe.ignored_for(Instant::now()) >= self.transfers.limits.stall_timeout / 8 * 7;
+        let outcome = match self.failed.or_else(|| self.pipe.error()) {
             Some(error) => error.code(),
             None if self.remaining() == 0 => "complete",
+            None if ignored() => TransferError::ReaderStalled.code(),
             None => "reader_left",
         };
         self.transfers.end(&self.live, outcome);

@@ -25,6 +25,9 @@ pub enum TransferError {
         /// The limit that is used up.
         limit: usize,
     },
+    /// The reader took nothing of what was there for it.
+    #[error("the reader took nothing for too long")]
+    ReaderStalled,
     /// An operator ended the transfer.
     #[error("an operator ended the transfer")]
     Cancelled,
@@ -32,9 +35,10 @@ pub enum TransferError {
 
 impl TransferError {
     /// Every outcome's name, so that each has its counter from the start.
-    pub const OUTCOMES: [&str; 8] = [
+    pub const OUTCOMES: [&str; 9] = [
         "complete",
         "reader_left",
+        "reader_stalled",
         "agent_offline",
         "agent_failed",
         "hash_mismatch",
@@ -51,6 +55,7 @@ impl TransferError {
             Self::HashMismatch => "hash_mismatch",
             Self::BlobGone => "blob_gone",
             Self::TooManyTransfers { .. } => "too_many_transfers",
+            Self::ReaderStalled => "reader_stalled",
             Self::Cancelled => "cancelled",
         }
     }

@@ -4,6 +4,7 @@
 //! Nothing here knows HTTP, nor whether the caller may read: a [`Readable`] says so. The first byte that may be
 //! released decides whether a failure still has a status or cuts the response.
 
+mod beside;
 mod budget;
 mod cursor;
 mod error;
@@ -12,12 +13,14 @@ mod live;
 mod mismatch;
 mod pipe;
 mod source;
+mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use cursor::Cursor;
@@ -31,6 +34,7 @@ use crate::metrics::Metrics;
 use crate::protocol::limits::CREDIT_DEFAULT;
 use crate::protocol::{ByteRange, Principal, RequestId, Sha256};
 use crate::read::Coverage;
+use beside::Beside;
 use budget::{Allowance, Budget};
 use feed::Feed;
 use mismatch::Mismatches;
@@ -45,10 +49,31 @@ pub struct Limits {
     pub agent_wait: Duration,
     /// After so long without a byte a read that has credit is asked again.
     pub read_timeout: Duration,
+    /// A reader that takes nothing of what is there for it for so long loses its transfer.
+    pub stall_timeout: Duration,
     /// Bytes of credit out over all transfers.
     pub memory_budget: u64,
     /// How many transfers may run at once.
     pub max_transfers: usize,
+}
+
+/// A transfer, and the ways to end it from outside.
+#[derive(Clone)]
+struct Running {
+    live: Arc<Live>,
+    pipe: Arc<Pipe>,
+    cut: Option<CancellationToken>,
+}
+
+impl Running {
+    /// Ends it at once: the read on the agent, and the response where it is.
+    fn end(&self, error: TransferError) {
+        self.pipe.abort(error);
+        self.live.cancel.cancel();
+        if let Some(cut) = &self.cut {
+            cut.cancel();
+        }
+    }
 }
 
 /// From so many transfers on, one that begins gets a smaller window.
@@ -59,8 +84,9 @@ pub struct Transfers {
     agents: Arc<Agents>,
     limits: Limits,
     budget: Arc<Budget>,
+    beside: Beside,
     mismatches: Mismatches,
-    running: DashMap<TransferId, Arc<Live>>,
+    running: DashMap<TransferId, Running>,
     /// How many each reader has running.
     readers: DashMap<Principal, usize>,
     next_transfer: AtomicU64,
@@ -82,6 +108,7 @@ impl Transfers {
         }
         Arc::new(Self {
             budget: Budget::new(limits.memory_budget, limits.max_transfers),
+            beside: Beside::default(),
             limits,
             mismatches: Mismatches::default(),
             running: DashMap::new(),
@@ -97,11 +124,13 @@ impl Transfers {
     }
 
     /// Begins a transfer, and answers with the first byte that may be released: what fails earlier has a status.
+    /// `cut` ends a response whose cursor may not be asked for a next byte for as long as its reader takes none.
     pub async fn open(
         self: &Arc<Self>,
         reader: Principal,
         readable: Readable,
         range: ByteRange,
+        cut: Option<CancellationToken>,
     ) -> Result<Cursor, TransferError> {
         let begun = tokio::time::Instant::now();
         let agent = readable.sources.first().map(|source| source.agent.clone()).ok_or(TransferError::BlobGone)?;
@@ -109,10 +138,10 @@ impl Transfers {
         let id = TransferId(self.next_transfer.fetch_add(1, Ordering::Relaxed));
         let now = self.clock.unix_millis();
         let live = Arc::new(Live::new(id, (reader, agent), (readable.sha256, range), now));
-        self.running.insert(id, live.clone());
+        let pipe = Arc::new(Pipe::new(allowance));
+        self.running.insert(id, Running { live: live.clone(), pipe: pipe.clone(), cut });
         self.metrics.transfers_started.inc();
         self.metrics.transfers_running.inc();
-        let pipe = Arc::new(Pipe::new(allowance));
         // From here on the cursor's drop ends the transfer, whichever way this goes.
         let mut cursor = Cursor::new(self.clone(), pipe.clone(), live.clone());
         if range.is_empty() {
@@ -124,7 +153,7 @@ impl Transfers {
         }
         let mut feed = Feed::new(self.clone(), readable, range, pipe.clone(), live);
         if let Err(error) = feed.begin().await {
-            return Err(self.refuse(cursor, error));
+            return Err(self.refuse(cursor, pipe.error().unwrap_or(error)));
         }
         self.metrics.first_byte_seconds.observe(begun.elapsed().as_secs_f64());
         cursor.set_coverage(feed.coverage());
@@ -144,7 +173,7 @@ impl Transfers {
 
     /// The transfers that run, oldest first.
     pub fn running(&self) -> Vec<Arc<Live>> {
-        let mut running: Vec<_> = self.running.iter().map(|entry| entry.value().clone()).collect();
+        let mut running: Vec<_> = self.running.iter().map(|entry| entry.live.clone()).collect();
         running.sort_by_key(|live| live.id);
         running
     }
@@ -156,8 +185,8 @@ impl Transfers {
 
     /// Ends a transfer; its response is cut. Whether there was one.
     pub fn cancel(&self, id: TransferId) -> bool {
-        let live = self.running.get(&id).map(|live| live.value().clone());
-        live.inspect(|live| live.cancel.cancel()).is_some()
+        let running = self.running.get(&id).map(|running| running.value().clone());
+        running.inspect(|running| running.end(TransferError::Cancelled)).is_some()
     }
 
     /// Admits a transfer: one reader gets about its share of them at most (two that come at once may both pass).

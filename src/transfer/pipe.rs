@@ -3,15 +3,20 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
+use tokio::time::Instant;
 
 use super::TransferError;
 use super::budget::Allowance;
 
 /// The least that a piece counts for, so that an agent that sends tiny frames gains no room by it.
 const PIECE_COST: usize = 4 * 1024;
+/// A frame is a slice of a receive buffer about twice its size, which it keeps from being freed. What may have to wait
+/// for its reader is copied out of it in parts of this size, each freed once it is written.
+const PART: usize = 64 * 1024;
 
 /// Holds no more than the feed's window: the feed grants credit only for room that is free here.
 #[derive(Debug)]
@@ -30,6 +35,8 @@ struct State {
     taken: u64,
     end: Option<Result<(), TransferError>>,
     left: bool,
+    /// Since when something has been there for the reader, who has taken nothing.
+    ready_since: Option<Instant>,
     allowance: Allowance,
 }
 
@@ -45,23 +52,56 @@ pub enum ReaderDid {
 impl Pipe {
     /// An empty pipe, which keeps the transfer's allowance until both sides are done.
     pub fn new(allowance: Allowance) -> Self {
-        let state = State { pieces: VecDeque::new(), held: 0, taken: 0, end: None, left: false, allowance };
+        let state =
+            State { pieces: VecDeque::new(), held: 0, taken: 0, end: None, left: false, ready_since: None, allowance };
         Self { state: Mutex::new(state), reader: AtomicWaker::new(), feed: AtomicWaker::new() }
     }
 
     /// The feed's side: bytes may be released.
     pub fn push(&self, piece: Bytes) {
         let mut state = self.lock();
+        if state.end.is_some() {
+            return;
+        }
         state.held += piece.len().max(PIECE_COST);
         state.pieces.push_back(piece);
+        state.ready_since.get_or_insert_with(Instant::now);
         drop(state);
         self.reader.wake();
     }
 
+    /// The feed's side: bytes may be released that may have to wait for a slow reader.
+    pub fn push_copied(&self, piece: &[u8]) {
+        piece.chunks(PART).for_each(|part| self.push(Bytes::copy_from_slice(part)));
+    }
+
     /// The feed's side: nothing more comes.
     pub fn finish(&self, end: Result<(), TransferError>) {
-        self.lock().end.get_or_insert(end);
+        let mut state = self.lock();
+        state.end.get_or_insert(end);
+        state.ready_since.get_or_insert_with(Instant::now);
+        drop(state);
         self.reader.wake();
+    }
+
+    /// Ends it for the reader at once: what it has not taken is thrown away.
+    pub fn abort(&self, error: TransferError) {
+        let mut state = self.lock();
+        state.pieces.clear();
+        state.held = 0;
+        state.end = Some(Err(error));
+        drop(state);
+        self.reader.wake();
+    }
+
+    /// Why nothing more comes, where that is an error.
+    pub fn error(&self) -> Option<TransferError> {
+        self.lock().end.and_then(Result::err)
+    }
+
+    /// For how long the reader has taken nothing of what is there for it.
+    pub fn ignored_for(&self, now: Instant) -> Duration {
+        self.lock().ready_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
     /// The feed's side: sizes the allowance for a window, and says how many bytes of it are free besides the `granted`
@@ -99,6 +139,7 @@ impl Pipe {
         if let Some(piece) = state.pieces.pop_front() {
             state.held -= piece.len().max(PIECE_COST);
             state.taken += piece.len() as u64;
+            state.ready_since = (!state.pieces.is_empty() || state.end.is_some()).then(Instant::now);
             drop(state);
             self.feed.wake();
             return Poll::Ready(Some(Ok(piece)));

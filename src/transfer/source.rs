@@ -1,4 +1,4 @@
-//! Which agent the next read is asked of.
+//! Which source the next bytes are asked of.
 
 use std::sync::Arc;
 
@@ -8,7 +8,6 @@ use futures_util::future::{BoxFuture, select_all};
 use super::TransferError;
 use crate::access::Source;
 use crate::agents::{Agents, Link};
-use crate::protocol::Chunks;
 
 /// The sources of one transfer, in order, and what is known against them.
 #[derive(Debug)]
@@ -67,35 +66,34 @@ impl Sources {
         self.failed = Some(why);
     }
 
-    /// The error to tell when nobody delivers: what the last source failed with, else that none is online.
+    /// The error to tell when nobody delivers: what the last source failed with, else that none can be reached.
     pub fn error(&self) -> TransferError {
         self.failed.unwrap_or(TransferError::AgentOffline)
     }
 
-    /// Those that may be asked, the one in use first. Once bytes were released under a chunk list, only sources with
-    /// that very list may go on: a list is never applied to another entry of the same blob.
-    fn eligible(&self, bound_to: Option<&Arc<Chunks>>) -> impl Iterator<Item = (usize, &Source)> {
+    /// Those that may be asked, the one in use first.
+    fn eligible(&self) -> impl Iterator<Item = (usize, &Source)> {
         let order = std::iter::once(self.current).chain((0..self.sources.len()).filter(|place| *place != self.current));
-        order.map(|place| (place, &self.sources[place])).filter_map(move |(place, candidate)| {
-            let fits = bound_to.is_none_or(|chunks| candidate.source.chunks.as_ref() == Some(chunks));
-            (!candidate.given_up && fits).then_some((place, &candidate.source))
+        order.map(|place| (place, &self.sources[place])).filter_map(|(place, candidate)| {
+            let Candidate { source, given_up, .. } = candidate;
+            (!given_up).then_some((place, source))
         })
     }
 
-    /// A source that is online.
-    pub fn online(&self, agents: &Agents, bound_to: Option<&Arc<Chunks>>) -> Option<(usize, Link)> {
-        self.eligible(bound_to).find_map(|(place, source)| Some((place, agents.registry.link(&source.agent)?)))
+    /// The first that can be asked now, and the way to it.
+    pub fn reachable(&self, agents: &Agents) -> Option<(usize, Link)> {
+        self.eligible().find_map(|(place, source)| Some((place, agents.registry.link(&source.agent)?)))
     }
 
-    /// Whether a source beside the one in use is online.
-    pub fn another_is_online(&self, agents: &Agents, bound_to: Option<&Arc<Chunks>>) -> bool {
-        let mut others = self.eligible(bound_to).filter(|(place, _)| *place != self.current);
+    /// Whether one beside the one in use can be asked now.
+    pub fn another_is_reachable(&self, agents: &Agents) -> bool {
+        let mut others = self.eligible().filter(|(place, _)| *place != self.current);
         others.any(|(_, source)| agents.registry.is_online(&source.agent))
     }
 
-    /// Waits until one is online; `None` when there is none left to wait for.
-    pub fn wait(&self, agents: &Arc<Agents>, bound_to: Option<&Arc<Chunks>>) -> Option<BoxFuture<'static, ()>> {
-        let waits: Vec<_> = (self.eligible(bound_to))
+    /// Waits until one can be asked; `None` when there is none left to wait for.
+    pub fn wait(&self, agents: &Arc<Agents>) -> Option<BoxFuture<'static, ()>> {
+        let waits: Vec<_> = (self.eligible())
             .map(|(_, source)| {
                 let (agents, agent) = (Arc::clone(agents), source.agent.clone());
                 async move { drop(agents.registry.online(&agent).await) }.boxed()

@@ -14,5 +14,6 @@ mod refusals;
 mod resume;
 mod slots;
 mod stage;
+mod stall;
 mod stop;
 mod verify;

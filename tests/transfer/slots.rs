@@ -110,6 +110,22 @@ async fn short_ranges_are_not_starved_by_long_ones() {
 }
 
 #[tokio::test]
+async fn a_reader_has_its_share_and_no_more() {
+    let stage = Stage::with(|layer| layer.max_transfers = Some(64)).await;
+    let set = single(bytes(7, 32 * FRAME));
+    let _agent = stage.agent_with("ada", &set).await;
+    let mut readers = stuck(&stage, &url(&set), 32).await;
+    let answer = stage.range(&url(&set), "bytes=0-0").await.whole().await;
+    assert_eq!((answer.status.as_u16(), answer.code().as_str()), (503, "too_many_transfers"));
+    assert_eq!(answer.json()["error"]["limit"], 32);
+    let bob = stage.gateway.reader("user:bob");
+    assert_eq!(stage.gateway.download_range(&url(&set), &bob, "bytes=0-0").await.status, 206, "another has its own");
+    readers.pop();
+    stage.gateway.wait_for_metric("sluice_transfers_running", 31.0).await;
+    assert_eq!(stage.range(&url(&set), "bytes=0-0").await.status, 206);
+}
+
+#[tokio::test]
 async fn past_the_most_transfers_one_is_told_to_come_back() {
     let stage = Stage::with(|layer| layer.max_transfers = Some(2)).await;
     let set = single(bytes(6, 32 * FRAME));

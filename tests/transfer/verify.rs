@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use crate::stage::{
     FRAME, Outcome, Stage, asked, assert_bytes, assert_prefix, blob_url, body, cut, refusal, single, url,
 };
-use crate::support::{Behaviour, Fault, What, bytes, span};
+use crate::support::{Behaviour, Fault, What, bytes};
 
 const CHUNK: usize = 2 * FRAME;
 const SIZE: usize = 3 * CHUNK + 5;
@@ -73,7 +73,7 @@ async fn an_empty_file_under_another_hash_is_refused() {
 }
 
 /// Whether the answer is whole, for each way to break the rules.
-const FAULTS: [(Fault, bool); 14] = [
+const FAULTS: [(Fault, bool); 15] = [
     (Fault::Short, false),
     (Fault::ShortLie, false),
     (Fault::Duplicate, false),
@@ -81,6 +81,7 @@ const FAULTS: [(Fault, bool); 14] = [
     (Fault::Gap, false),
     (Fault::WrongRequestId, false),
     (Fault::Oversize, false),
+    (Fault::Empty, false),
     (Fault::WrongVersion, false),
     (Fault::WrongKind, false),
     (Fault::Truncated, false),
@@ -121,17 +122,6 @@ async fn broken_rules_cut_the_answer_or_change_nothing() {
     }))
     .await;
     stage.wait_for_quiet().await;
-}
-
-/// An agent counts a frame as a use of its credit, the gateway counts no malformed one: the read stalls.
-#[tokio::test]
-async fn after_an_empty_frame_the_rest_is_asked_again() {
-    let stage = Stage::with(|layer| layer.read_timeout = Some(span("200ms"))).await;
-    let set = single(bytes(6, 2 * FRAME));
-    let agent = stage.agent_with("ada", &set).await;
-    agent.behave(Behaviour::obedient().at(FRAME as u64, Fault::Empty));
-    assert_bytes(&body(stage.get(&url(&set)).await).await, &set.files[0].bytes, "in the end");
-    assert_eq!(stage.gateway.metric("sluice_violations_total{rule=\"malformed_data\"}"), 1.0);
 }
 
 #[tokio::test]

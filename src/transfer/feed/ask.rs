@@ -1,0 +1,121 @@
+//! What a feed asks of its agent: credit for the reads in flight, and the next read.
+
+use tokio::time::Instant;
+
+use super::Feed;
+use crate::agents::{Read, Slot};
+use crate::protocol::limits::{DATA_PAYLOAD, READ_BYTES};
+use crate::transfer::TransferError;
+use crate::transfer::live::State;
+
+/// A read in flight.
+pub(super) struct Asked {
+    pub(super) read: Read,
+    pub(super) at: Instant,
+}
+
+impl Feed {
+    /// Grants what there is room for, asks the next read, gives a slot up, looks for a source: whatever is due now.
+    pub(super) fn ask(&mut self) -> Result<(), TransferError> {
+        let now = Instant::now();
+        let granted = self.granted();
+        let mut frames = self.room(granted);
+        self.turn.note(frames == 0 && granted == 0, now);
+        let contended = self.is_contended();
+        let turn_is_over = contended && self.reads.front().is_some_and(|asked| self.turn.is_over(asked.at, now));
+        if granted == 0 && (turn_is_over || (contended && self.turn.is_stuck(now))) && !self.reads.is_empty() {
+            // Nothing is on its way, so nothing is lost.
+            self.drop_reads();
+        }
+        if !turn_is_over {
+            frames -= self.grant(frames, now);
+        }
+        self.watch_contention(granted == 0 && frames == 0);
+        self.pause_until.take_if(|until| now >= *until);
+        if frames == 0 || self.plan.is_done() || self.pause_until.is_some() {
+            return Ok(());
+        }
+        if self.reads.is_empty() {
+            self.wanting_since.get_or_insert(now);
+            self.find_source(now)?;
+            self.queue_up();
+        } else if self.reads.len() == 1
+            && self.reads[0].read.credit_needed() == 0
+            && let Some(slot) = self.link.as_ref().and_then(|link| link.slots.try_take())
+        {
+            self.send_read(slot);
+        }
+        Ok(())
+    }
+
+    /// Asks the next read, now that there is a slot for it.
+    pub(super) fn send_read(&mut self, slot: Slot) {
+        let Some(link) = self.link.clone() else { return };
+        let now = Instant::now();
+        let credit = self.room(self.granted()).max(1);
+        let limit = if link.slots.is_contended() {
+            // What the reader takes in a turn, but no less than what is granted anyway.
+            self.window.pace().unwrap_or(0).max(u64::from(credit) * DATA_PAYLOAD as u64)
+        } else {
+            READ_BYTES
+        };
+        let Some(range) = self.plan.take(limit) else { return };
+        let needed = range.len().div_ceil(DATA_PAYLOAD as u64);
+        let credit = credit.min(u32::try_from(needed).unwrap_or(u32::MAX));
+        let agent = self.sources.current().agent.clone();
+        let asked = (self.transfers.request_id(), range, credit);
+        match Read::ask(&link.mailbox, slot, agent, self.sha256, asked, now.into_std()) {
+            Ok(read) => {
+                self.reads.push_back(Asked { read, at: now });
+                self.last_progress = now;
+                self.live.set_state(State::Reading);
+            }
+            Err(_) => {
+                // The connection went between being found and being asked.
+                self.plan.rewind(range.start);
+                self.lose_link();
+                self.pause(now);
+            }
+        }
+    }
+
+    /// Stops the reads in flight; what they would have brought is to be asked again.
+    pub(super) fn drop_reads(&mut self) {
+        self.reads.clear();
+        self.plan.rewind(self.verifier.position());
+    }
+
+    /// Frames granted that have not come.
+    pub(super) fn granted(&self) -> u32 {
+        self.reads.iter().map(|asked| asked.read.credit()).sum()
+    }
+
+    /// How many frames may be granted beside those.
+    fn room(&self, granted: u32) -> u32 {
+        let room = self.pipe.room(self.window.frames(), granted, DATA_PAYLOAD) / DATA_PAYLOAD;
+        u32::try_from(room).unwrap_or(u32::MAX)
+    }
+
+    /// Gives credit to the reads that need it, in order, in steps of about half a window.
+    fn grant(&mut self, frames: u32, now: Instant) -> u32 {
+        let mut spent = 0;
+        for asked in &self.reads {
+            let left = frames - spent;
+            let needed = asked.read.credit_needed();
+            let step = needed.min(self.window.frames().div_ceil(2));
+            let dry = asked.read.credit() == 0;
+            if left == 0 || needed == 0 || (left < step && !dry) {
+                continue;
+            }
+            let grant = left.min(needed);
+            if dry {
+                self.transfers.metrics.credit_waits.inc();
+                self.last_progress = now;
+            }
+            asked.read.grant(grant, now.into_std());
+            self.live.set_state(State::Reading);
+            spent += grant;
+        }
+        spent
+    }
+}

@@ -1,0 +1,140 @@
+//! What a feed makes of what happens to its reads: bytes, their hashes, ends, and silence.
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::Feed;
+use super::search::PAUSES;
+use crate::agents::ReadEnd;
+use crate::protocol::Principal;
+use crate::protocol::limits::CONCURRENT_READS;
+use crate::read::Mismatch;
+use crate::transfer::TransferError;
+use crate::transfer::error::{Remedy, remedy};
+
+/// Why remaining bytes are asked for again, as metrics name it.
+pub const RESUMES: [&str; 6] = ["disconnected", "stalled", "too_many_reads", "retry", "next_source", "hash_mismatch"];
+
+impl Feed {
+    pub(super) fn on_data(&mut self, bytes: Bytes) -> Result<(), TransferError> {
+        let now = Instant::now();
+        self.last_progress = now;
+        self.wanting_since = None;
+        self.pause = PAUSES.0;
+        self.sources.delivered();
+        if let Some(sample) = self.reads.front().and_then(|asked| asked.read.take_round_trip()) {
+            self.window.round_trip(sample);
+        }
+        let agent = self.sources.current().agent.clone();
+        let (span, position) = (self.verifier.span_start(), self.verifier.position());
+        let (pipe, released, fast) = (&self.pipe, &mut self.released, self.window.is_fast());
+        let verifier = &mut self.verifier;
+        let accept = || {
+            verifier.accept(bytes, |piece| {
+                *released = true;
+                if fast {
+                    pipe.push(piece);
+                } else {
+                    pipe.push_copied(&piece);
+                }
+            })
+        };
+        let checked = if fast { self.transfers.beside.run(accept) } else { accept() };
+        // A span that began within this frame is this agent's alone; one that went on may be another's in part.
+        let went_on = |start| Some(start) == span && position > start;
+        let alone = |start| !went_on(start) || self.span_source.as_ref() == Some(&agent);
+        if let Err(mismatch) = checked {
+            let blamed = alone(mismatch.span.start).then_some(agent);
+            return self.on_mismatch(mismatch, blamed);
+        }
+        self.span_source = self.verifier.span_start().filter(|start| alone(*start)).map(|_| agent);
+        if self.reads.front().is_some_and(|asked| asked.read.range().end == self.verifier.position()) {
+            // Every byte is here. The `blob.end` that follows is the connection's to check.
+            self.reads.pop_front();
+        }
+        Ok(())
+    }
+
+    fn on_mismatch(&mut self, mismatch: Mismatch, blamed: Option<Principal>) -> Result<(), TransferError> {
+        self.transfers.metrics.hash_mismatches.inc();
+        let source = &self.sources.current().agent;
+        self.transfers.mismatches.remember(&self.live.reader, source, self.sha256, mismatch.span);
+        tracing::warn!(transfer = %self.live.id, sha256 = %self.sha256, start = mismatch.span.start,
+            end = mismatch.span.end, agent = blamed.as_ref().map(tracing::field::display),
+            "bytes do not have the announced hash");
+        if blamed.is_some() {
+            self.sources.give_up(TransferError::HashMismatch);
+        } else {
+            self.sources.failed(TransferError::HashMismatch);
+        }
+        if mismatch.released {
+            return Err(TransferError::HashMismatch);
+        }
+        self.verifier.retry(mismatch.span);
+        self.drop_reads();
+        self.link = None;
+        self.count_resume("hash_mismatch");
+        Ok(())
+    }
+
+    pub(super) fn on_end(&mut self, end: &ReadEnd) -> Result<(), TransferError> {
+        self.drop_reads();
+        match remedy(end) {
+            Remedy::Resume => {
+                self.lose_link();
+                if self.wanting_since.is_some() {
+                    // Nothing came since the last time: a connection that ends at every read is not asked in a loop.
+                    self.wait_or_fail(TransferError::AgentOffline)?;
+                }
+                self.count_resume("disconnected");
+            }
+            Remedy::Wait(error) => {
+                self.wait_or_fail(error)?;
+                self.count_resume("too_many_reads");
+            }
+            Remedy::Retry(error) => {
+                self.sources.failed(error);
+                self.link = None;
+                self.pause(Instant::now());
+                self.count_resume("retry");
+            }
+            // It had them a moment ago: an agent that came back may be ready again before it has published again.
+            Remedy::NextSource(error @ TransferError::BlobGone)
+                if self.released && !self.sources.another_is_reachable(&self.transfers.agents) =>
+            {
+                self.wait_or_fail(error)?;
+                self.link = None;
+                self.count_resume("next_source");
+            }
+            Remedy::NextSource(error) => {
+                self.sources.give_up(error);
+                self.link = None;
+                self.count_resume("next_source");
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_timer(&mut self) -> Result<(), TransferError> {
+        let now = Instant::now();
+        if self.granted() > 0 && now >= self.last_progress + self.transfers.limits.read_timeout {
+            self.drop_reads();
+            self.sources.failed(TransferError::AgentFailed);
+            self.lose_link();
+            self.last_progress = now;
+            self.count_resume("stalled");
+        }
+        if (self.waiting.is_some() || self.slot.is_some()) && self.waited_too_long(now) {
+            return Err(match self.slot {
+                Some(_) => TransferError::TooManyTransfers { limit: CONCURRENT_READS },
+                None => self.sources.error(),
+            });
+        }
+        Ok(())
+    }
+
+    fn count_resume(&self, reason: &str) {
+        self.transfers.metrics.resumes.with_label_values(&[reason]).inc();
+        tracing::debug!(transfer = %self.live.id, reason, position = self.verifier.position(), "asking again");
+    }
+}

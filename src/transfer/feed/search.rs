@@ -1,0 +1,80 @@
+//! The way to a source: finding one, waiting for it, queueing for its slot, and for how long.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Feed;
+use crate::protocol::limits::READ_BYTES;
+use crate::transfer::TransferError;
+use crate::transfer::live::State;
+
+/// The first and the longest pause before asking again what was refused.
+pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+impl Feed {
+    /// Finds a source that can be asked, or begins to wait for one.
+    pub(super) fn find_source(&mut self, now: Instant) -> Result<(), TransferError> {
+        if self.link.is_some() || self.waiting.is_some() {
+            return Ok(());
+        }
+        if let Some((place, link)) = self.sources.reachable(&self.transfers.agents) {
+            self.sources.choose(place);
+            self.live.set_agent(&self.sources.current().agent);
+            self.link = Some(link);
+            return Ok(());
+        }
+        self.waiting = self.sources.wait(&self.transfers.agents);
+        if self.waiting.is_none() || self.waited_too_long(now) {
+            return Err(self.sources.error());
+        }
+        self.live.set_state(State::WaitingForAgent);
+        Ok(())
+    }
+
+    /// Queues for a slot of the source that was found.
+    pub(super) fn queue_up(&mut self) {
+        if let (Some(link), None) = (&self.link, &self.slot) {
+            let length = self.plan.remaining().min(READ_BYTES);
+            self.slot = Some(link.slots.request(length));
+            self.live.set_state(State::WaitingForSlot);
+            self.transfers.metrics.slot_waits.inc();
+        }
+    }
+
+    pub(super) fn leave_queue(&mut self) {
+        if self.slot.take().is_some() {
+            self.transfers.metrics.slot_waits.dec();
+        }
+    }
+
+    pub(super) fn lose_link(&mut self) {
+        self.link = None;
+        self.leave_queue();
+    }
+
+    /// Asks nothing for a while, longer each time until a byte comes.
+    pub(super) fn pause(&mut self, now: Instant) {
+        self.pause_until = Some(now + self.pause);
+        self.pause = (self.pause * 2).min(PAUSES.1);
+    }
+
+    pub(super) fn wait_or_fail(&mut self, error: TransferError) -> Result<(), TransferError> {
+        let now = Instant::now();
+        if self.waited_too_long(now) {
+            return Err(error);
+        }
+        self.pause(now);
+        Ok(())
+    }
+
+    /// Before the first byte a reader waits as long as for an offline agent; after it, as long as for a resume.
+    pub(super) fn patience(&self) -> Duration {
+        let limits = &self.transfers.limits;
+        if self.released { limits.resume_window } else { limits.agent_wait }
+    }
+
+    pub(super) fn waited_too_long(&self, now: Instant) -> bool {
+        self.wanting_since.is_some_and(|since| now >= since + self.patience())
+    }
+}
