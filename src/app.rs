@@ -24,6 +24,7 @@ use crate::metrics::Metrics;
 use crate::outbound::{Bounds, Outbound};
 use crate::sets::{IsOpen, SetLimits, Sets};
 use crate::store::{OpenError, Store, StoreOptions};
+use crate::transfer::location::Locations;
 use crate::transfer::{self, Transfers};
 
 /// Connections at once on the operator's listener.
@@ -104,6 +105,8 @@ impl Gateway {
         };
         let registry = Arc::clone(&agents);
         let is_open: IsOpen = Arc::new(move |session| registry.registry.is_session(session));
+        let own = public_url.to_string();
+        let locations = Locations::new(&outbound, key.clone(), &own, clock.clone(), metrics.clone());
         let state = AppState {
             key,
             outbound,
@@ -115,7 +118,7 @@ impl Gateway {
             access: Access::new(store.clone(), ACCESS_BYTES),
             sets: Sets::new(store.clone(), metrics, SetLimits::default(), is_open, draining.clone()),
             store,
-            transfers: Transfers::new(Arc::clone(&agents), limits, tracker.clone()),
+            transfers: Transfers::new(Arc::clone(&agents), locations, limits, tracker.clone()),
             agents,
             tracker,
         };

@@ -48,6 +48,8 @@ pub struct Metrics {
     pub violations: IntCounterVec,
     /// Chunks and files whose hash was not the announced one.
     pub hash_mismatches: IntCounter,
+    /// Places asked for bytes, by `kind` and `outcome`: `answered`, or why they were passed over.
+    pub locations: IntCounterVec,
     /// The gateway's own fetches, by `outcome`: `answered` or the error's code.
     pub fetches: IntCounterVec,
     /// HTTP requests answered, by `route` and `status`.
@@ -87,6 +89,7 @@ impl Metrics {
             announcements: counters(&r, "sluice_announcements_total", "Announcements decided.", &["outcome"])?,
             violations: counters(&r, "sluice_violations_total", "Rules of the protocol that agents broke.", &["rule"])?,
             hash_mismatches: counter(&r, "sluice_hash_mismatches_total", "Hashes that were not the announced ones.")?,
+            locations: counters(&r, "sluice_locations_total", "Places asked for bytes.", &["kind", "outcome"])?,
             fetches: counters(&r, "sluice_fetches_total", "The gateway's own fetches.", &["outcome"])?,
             requests: counters(&r, "sluice_http_requests_total", "HTTP requests answered.", &["route", "status"])?,
             database_up: gauge(&r, "sluice_database_up", "1 while the database answers.")?,
