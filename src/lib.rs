@@ -19,6 +19,7 @@
 //!   fetches
 //! - [`identity`]: who is calling
 //! - [`access`]: who may read what
+//! - [`audit`]: who read what
 //! - [`agents`]: who is connected, and the reads in flight
 //! - [`transfer`]: from a range to its bytes, across reconnects
 //! - [`sets`]: what agents announced, and what a chat lists
@@ -43,6 +44,8 @@ pub mod store;
 pub mod identity;
 
 pub mod access;
+
+pub mod audit;
 
 pub mod agents;
 

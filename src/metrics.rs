@@ -40,6 +40,8 @@ pub struct Metrics {
     pub connections_ended: IntCounterVec,
     /// Agents online.
     pub agents_online: IntGauge,
+    /// Signed requests judged, by `outcome`: `verified`, `unavailable` or the code of the refusal.
+    pub signatures: IntCounterVec,
     /// Sessions asked for, by `outcome`.
     pub sessions: IntCounterVec,
     /// Announcements decided, by `outcome`: `accepted` or the code of the refusal.
@@ -50,6 +52,10 @@ pub struct Metrics {
     pub hash_mismatches: IntCounter,
     /// Places asked for bytes, by `kind` and `outcome`: `answered`, or why they were passed over.
     pub locations: IntCounterVec,
+    /// Reads handed to the audit, by `outcome`: `written`, or `lost` where it could not keep up.
+    pub audit_records: IntCounterVec,
+    /// Requests told to come later, by the `limit` that was met.
+    pub requests_limited: IntCounterVec,
     /// The gateway's own fetches, by `outcome`: `answered` or the error's code.
     pub fetches: IntCounterVec,
     /// HTTP requests answered, by `route` and `status`.
@@ -85,11 +91,19 @@ impl Metrics {
                 &["reason"],
             )?,
             agents_online: gauge(&r, "sluice_agents_online", "Agents online.")?,
+            signatures: counters(&r, "sluice_signatures_total", "Signed requests judged.", &["outcome"])?,
             sessions: counters(&r, "sluice_sessions_total", "Sessions asked for.", &["outcome"])?,
             announcements: counters(&r, "sluice_announcements_total", "Announcements decided.", &["outcome"])?,
             violations: counters(&r, "sluice_violations_total", "Rules of the protocol that agents broke.", &["rule"])?,
             hash_mismatches: counter(&r, "sluice_hash_mismatches_total", "Hashes that were not the announced ones.")?,
             locations: counters(&r, "sluice_locations_total", "Places asked for bytes.", &["kind", "outcome"])?,
+            audit_records: counters(&r, "sluice_audit_records_total", "Reads handed to the audit.", &["outcome"])?,
+            requests_limited: counters(
+                &r,
+                "sluice_http_requests_limited_total",
+                "Requests told to come later.",
+                &["limit"],
+            )?,
             fetches: counters(&r, "sluice_fetches_total", "The gateway's own fetches.", &["outcome"])?,
             requests: counters(&r, "sluice_http_requests_total", "HTTP requests answered.", &["route", "status"])?,
             database_up: gauge(&r, "sluice_database_up", "1 while the database answers.")?,

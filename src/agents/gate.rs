@@ -1,22 +1,39 @@
 //! Who may open a session under which name.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::clock::Clock;
 use crate::identity::{Identity, TokenError, Tokens};
 use crate::protocol::frames::ErrorBody;
 use crate::protocol::{AgentName, Principal};
-use crate::store::{Claim, Store};
+use crate::store::{Claim, Store, StoreError};
 
-/// A token as it came, kept out of logs.
+/// What an agent brought to prove who it is.
 #[derive(Clone)]
-pub struct Credential(Arc<str>);
+pub enum Credential {
+    /// A token as it came, kept out of logs.
+    Token(Arc<str>),
+    /// A signature that was verified: who signed, and the one name that it opens sessions under on this connection.
+    Signed(Principal, Arc<OnceLock<AgentName>>),
+    /// One that was refused already, and why.
+    Refused(Arc<ErrorBody>),
+}
 
 impl Credential {
     /// Wraps a token.
-    pub fn new(token: &str) -> Self {
-        Self(token.into())
+    pub fn token(token: &str) -> Self {
+        Self::Token(token.into())
+    }
+
+    /// A connection of the agent that signed its upgrade.
+    pub fn signed(agent: Principal) -> Self {
+        Self::Signed(agent, Arc::default())
+    }
+
+    /// What was refused before the connection was there to say so.
+    pub fn refused(error: ErrorBody) -> Self {
+        Self::Refused(Arc::new(error))
     }
 }
 
@@ -51,13 +68,42 @@ impl Gate {
 
     /// Who a credential says its bearer is. It may wait for a platform's keys.
     pub async fn identify(&self, credential: Option<&Credential>) -> Result<(Principal, Option<AgentName>), ErrorBody> {
-        let credential = credential.ok_or_else(no_credential)?;
-        agent(self.tokens.identify(&credential.0, &self.clock).await)
+        match credential.ok_or_else(no_credential)? {
+            Credential::Token(token) => agent(self.tokens.identify(token, &self.clock).await),
+            Credential::Signed(agent, _) => Ok((agent.clone(), None)),
+            Credential::Refused(error) => Err(ErrorBody::clone(error)),
+        }
     }
 
-    /// As [`identify`](Self::identify), by what is known now.
-    pub fn identify_now(&self, credential: &Credential) -> Result<(Principal, Option<AgentName>), ErrorBody> {
-        agent(self.tokens.verify(&credential.0, &self.clock))
+    /// Who a token says its bearer is, by what is known now.
+    pub fn identify_now(&self, token: &str) -> Result<(Principal, Option<AgentName>), ErrorBody> {
+        agent(self.tokens.verify(token, &self.clock))
+    }
+
+    /// Whether the agent that signed may go by this name: the first that it asked for on its connection, and one that it
+    /// holds once it holds any. Another agent on the same connection would otherwise pass as this one.
+    async fn is_its_own(
+        &self,
+        agent: &Principal,
+        once: &OnceLock<AgentName>,
+        name: &AgentName,
+    ) -> Result<(), ErrorBody> {
+        let foreign = |known: &AgentName| {
+            let message =
+                format!("the signature proves the agent {known}; another agent here needs a token of its own");
+            Err(ErrorBody::new("forbidden", message))
+        };
+        let first = once.get_or_init(|| name.clone());
+        if first != name {
+            return foreign(first);
+        }
+        match self.store.names_of(agent).await {
+            Ok(names) => match names.first() {
+                Some(known) if !names.contains(name) => foreign(known),
+                _ => Ok(()),
+            },
+            Err(error) => Err(unavailable(&error)),
+        }
     }
 
     /// Admits an agent under the name it asks for. A name belongs to the first principal that held it.
@@ -74,19 +120,22 @@ impl Gate {
             let message = format!("the token is for the agent {own_name}, not for the one named");
             return Err(ErrorBody::new("forbidden", message));
         }
+        if let Some(Credential::Signed(agent, once)) = credential {
+            self.is_its_own(agent, once, &name).await?;
+        }
         match self.store.claim_name(&name, &agent, self.clock.unix_millis()).await {
             Ok(Claim::Held) => Ok(Admitted { agent, name }),
             Ok(Claim::Foreign) => Err(ErrorBody::new("forbidden", "this name belongs to another agent")),
-            Err(error) => {
-                tracing::warn!(%error, "cannot look an agent's name up");
-                Err(ErrorBody::new("unavailable", "the gateway's database does not answer; try again"))
-            }
+            Err(error) => Err(unavailable(&error)),
         }
     }
 }
 
 fn no_credential() -> ErrorBody {
-    ErrorBody::new("unauthorized", "a token is required: in session.token, ?token= or Authorization")
+    ErrorBody::new(
+        "unauthorized",
+        "a token is required, in session.token, ?token= or Authorization, or a signature of the upgrade",
+    )
 }
 
 fn agent(verified: Result<Identity, TokenError>) -> Result<(Principal, Option<AgentName>), ErrorBody> {
@@ -97,4 +146,9 @@ fn agent(verified: Result<Identity, TokenError>) -> Result<(Principal, Option<Ag
         }
         Err(error) => Err(ErrorBody::new(error.code(), error.to_string())),
     }
+}
+
+fn unavailable(error: &StoreError) -> ErrorBody {
+    tracing::warn!(%error, "cannot look an agent's name up");
+    ErrorBody::new("unavailable", "the gateway's database does not answer; try again")
 }

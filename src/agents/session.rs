@@ -33,7 +33,7 @@ where
             self.refuse_session(create.event_id, create.agent, error);
             return;
         }
-        let credential = create.token.as_deref().map(Credential::new).or_else(|| self.credential.clone());
+        let credential = create.token.as_deref().map(Credential::token).or_else(|| self.credential.clone());
         let agents = Arc::clone(&self.agents);
         let decide = async move {
             let admitted = agents.gate.admit(credential.as_ref(), create.agent.as_deref()).await;
@@ -103,7 +103,7 @@ where
             return;
         };
         if let Some(token) = &update.token {
-            let same = self.agents.gate.identify_now(&Credential::new(token)).and_then(|(agent, _)| {
+            let same = self.agents.gate.identify_now(token).and_then(|(agent, _)| {
                 let same = agent == session.agent;
                 same.then_some(()).ok_or_else(|| ErrorBody::new("forbidden", "the token is for another agent"))
             });

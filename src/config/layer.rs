@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Deserialize;
 
-use super::values::{DatabaseUrl, FetchUrl, PublicUrl, Size, Span};
+use super::values::{Authority, DatabaseUrl, FetchUrl, Network, PublicUrl, Size, Span};
 use crate::logging::LogFormat;
 use crate::protocol::address::AllowedHost;
 
@@ -50,6 +50,15 @@ layer! {
     /// Base of every URL handed out, without a path [default: http://LISTEN]
     #[arg(long, env = "SLUICE_PUBLIC_URL", value_name = "URL")]
     public_url: PublicUrl,
+
+    /// Authorities (host, perhaps with a port) that a signature may be made for [default: the public URL's]
+    #[arg(long, env = "SLUICE_ACCEPT_AUTHORITY", value_name = "AUTHORITY", value_delimiter = ',')]
+    accept_authority: Vec<Authority>,
+
+    /// Take a new key of a known agent only from a request that a key held before signed too [default: true]
+    #[arg(long, env = "SLUICE_KEY_CONTINUITY", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    key_continuity: bool,
 
     /// postgres:// or sqlite:// URL [default: a SQLite file in the data directory]
     #[arg(long, env = "SLUICE_DATABASE_URL", value_name = "URL", hide_env_values = true)]
@@ -127,6 +136,38 @@ layer! {
     #[arg(long, env = "SLUICE_REQUIRE_TASK", value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     require_task: bool,
+
+    /// Requests each second of one reader, and four seconds' worth at once; 0: no limit [default: 1000]
+    #[arg(long, env = "SLUICE_READER_RATE", value_name = "N")]
+    reader_rate: u32,
+
+    /// Requests of one reader that run at once; 0: no limit [default: 1024]
+    #[arg(long, env = "SLUICE_READER_REQUESTS", value_name = "N")]
+    reader_requests: u32,
+
+    /// Requests each second from one address, and four seconds' worth at once; 0: no limit [default: 2000]
+    #[arg(long, env = "SLUICE_ADDRESS_RATE", value_name = "N")]
+    address_rate: u32,
+
+    /// Requests from one address that run at once; 0: no limit [default: 4096]
+    #[arg(long, env = "SLUICE_ADDRESS_REQUESTS", value_name = "N")]
+    address_requests: u32,
+
+    /// Credentials each minute from one address that may prove nothing; 0: no limit [default: 60]
+    #[arg(long, env = "SLUICE_FAILED_AUTH_RATE", value_name = "N")]
+    failed_auth_rate: u32,
+
+    /// Agents' connections let in each second; a few wait, the rest are answered 503; 0: no limit [default: 200]
+    #[arg(long, env = "SLUICE_AGENT_ADMISSION", value_name = "N")]
+    agent_admission: u32,
+
+    /// Proxies whose X-Forwarded-For says where a request comes from, as addresses or CIDRs [default: none]
+    #[arg(long, env = "SLUICE_TRUSTED_PROXIES", value_name = "CIDR", value_delimiter = ',')]
+    trusted_proxies: Vec<Network>,
+
+    /// How long it stays written down who read what; 0s: nothing is written down [default: 90d]
+    #[arg(long, env = "SLUICE_AUDIT_RETENTION", value_name = "DURATION")]
+    audit_retention: Span,
 
     /// How log lines look [default: text]
     #[arg(long, env = "SLUICE_LOG_FORMAT", value_name = "FORMAT", value_enum)]

@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use ipnet::IpNet;
 
 pub use layer::Layer;
-pub use values::{DatabaseUrl, FetchUrl, InvalidValue, PublicUrl, Size, Span};
+pub use values::{Authority, DatabaseUrl, FetchUrl, InvalidValue, Network, PublicUrl, Size, Span};
 
 use crate::identity::PlatformOptions;
 use crate::logging::LogFormat;
@@ -89,6 +90,10 @@ pub struct Settings {
     pub allow_hosts: Allowed,
     /// The base of URLs, when somebody named it; see [`Settings::public_url`].
     pub named_public_url: Option<PublicUrl>,
+    /// The authorities that a signature may be made for, when somebody named any; see [`Settings::authorities`].
+    pub named_authorities: Vec<Authority>,
+    /// Whether a known agent's new key needs one that it held before.
+    pub key_continuity: bool,
     /// The database.
     pub database_url: DatabaseUrl,
     /// Everything kept on disk.
@@ -123,10 +128,33 @@ pub struct Settings {
     pub max_transfers: usize,
     /// Whether sets of a task are served only to requests that name it.
     pub require_task: bool,
+    /// What one address, and one reader, may ask for.
+    pub request_limits: RequestLimits,
+    /// How long it stays written down who read what; zero for not at all.
+    pub audit_retention: Duration,
     /// How log lines look.
     pub log_format: LogFormat,
     /// Which log lines are written, as `tracing` directives, where they were named.
     pub log_level: Option<String>,
+}
+
+/// What one address, and one reader, may ask for; 0 is no limit.
+#[derive(Debug, Clone)]
+pub struct RequestLimits {
+    /// Requests each second of one reader.
+    pub reader_rate: u32,
+    /// Requests of one reader that run at once.
+    pub reader_requests: u32,
+    /// Requests each second from one address.
+    pub address_rate: u32,
+    /// Requests from one address that run at once.
+    pub address_requests: u32,
+    /// Credentials each minute from one address that may prove nothing.
+    pub failed_auth_rate: u32,
+    /// Agents' connections let in each second.
+    pub agent_admission: u32,
+    /// Whose `X-Forwarded-For` is believed.
+    pub trusted_proxies: Vec<IpNet>,
 }
 
 impl Settings {
@@ -153,6 +181,8 @@ impl Settings {
             ops_allow_host: allowed_hosts(layer.ops_allow_host.unwrap_or_default())?,
             allow_hosts: Allowed::new(layer.allow_hosts.unwrap_or_default()),
             named_public_url: layer.public_url,
+            named_authorities: layer.accept_authority.unwrap_or_default(),
+            key_continuity: layer.key_continuity.unwrap_or(true),
             token_secret_file: layer.token_secret_file.unwrap_or_else(|| data_dir.join("token.secret")),
             platform: platform(layer.token_jwks_url, layer.token_issuer, layer.token_audience)?,
             signing_key_file: layer.signing_key_file.unwrap_or_else(|| data_dir.join("signing.key")),
@@ -170,6 +200,16 @@ impl Settings {
             memory_budget,
             max_connections,
             require_task: layer.require_task.unwrap_or(false),
+            request_limits: RequestLimits {
+                reader_rate: layer.reader_rate.unwrap_or(1000),
+                reader_requests: layer.reader_requests.unwrap_or(1024),
+                address_rate: layer.address_rate.unwrap_or(2000),
+                address_requests: layer.address_requests.unwrap_or(4096),
+                failed_auth_rate: layer.failed_auth_rate.unwrap_or(60),
+                agent_admission: layer.agent_admission.unwrap_or(200),
+                trusted_proxies: layer.trusted_proxies.unwrap_or_default().into_iter().map(Network::get).collect(),
+            },
+            audit_retention: seconds(layer.audit_retention, 90 * 24 * 60 * 60),
             log_format: layer.log_format.unwrap_or_default(),
             log_level: layer.log_level,
         })
@@ -178,6 +218,14 @@ impl Settings {
     /// The base of every URL handed out: the one that was named, else the address that was `bound`.
     pub fn public_url(&self, bound: SocketAddr) -> PublicUrl {
         self.named_public_url.clone().unwrap_or_else(|| PublicUrl::of_listener(bound))
+    }
+
+    /// The authorities that a signature may be made for: those that were named, else the public URL's.
+    pub fn authorities(&self, public_url: &PublicUrl) -> Vec<String> {
+        if self.named_authorities.is_empty() {
+            return vec![public_url.authority().to_owned()];
+        }
+        self.named_authorities.iter().map(|authority| authority.as_str().to_owned()).collect()
     }
 }
 

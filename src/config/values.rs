@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use http::Uri;
+use ipnet::IpNet;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use serde::{Deserialize, Deserializer, de};
 use url::Url;
@@ -89,6 +90,33 @@ impl<'de> Deserialize<'de> for Size {
     }
 }
 
+/// An address, or a network of addresses as `10.0.0.0/8`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network(IpNet);
+
+impl Network {
+    /// The network.
+    pub const fn get(self) -> IpNet {
+        self.0
+    }
+}
+
+impl FromStr for Network {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let text = text.trim();
+        let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        net.map(Self).map_err(|_| InvalidValue("a network is an address or a CIDR, such as 10.0.0.0/8"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Network {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
 /// The base of every URL handed out: an origin (RFC 6454) over http or https, in canonical spelling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicUrl {
@@ -114,6 +142,11 @@ impl PublicUrl {
     /// Host and port, lower case, without the scheme's default port.
     pub fn authority(&self) -> &str {
         &self.authority
+    }
+
+    /// `http` or `https`.
+    pub fn scheme(&self) -> &'static str {
+        if self.https { "https" } else { "http" }
     }
 
     /// Whether readers come over TLS, so that a cookie may be marked `Secure`.
@@ -158,8 +191,7 @@ impl FromStr for PublicUrl {
 impl fmt::Display for PublicUrl {
     /// Without a trailing slash, so that a path is simply appended.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.https { "https" } else { "http" };
-        write!(f, "{scheme}://{}", self.authority)
+        write!(f, "{}://{}", self.scheme(), self.authority)
     }
 }
 
@@ -193,6 +225,34 @@ impl FromStr for FetchUrl {
 }
 
 impl<'de> Deserialize<'de> for FetchUrl {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// A host, perhaps with a port, as the `Host` header names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Authority(String);
+
+impl Authority {
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Authority {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let invalid = InvalidValue("an authority is a host, perhaps with a port, such as files.example:8443");
+        let authority: http::uri::Authority = text.parse().map_err(|_| invalid)?;
+        let bare = !authority.host().is_empty() && !text.contains('@');
+        if bare { Ok(Self(text.to_owned())) } else { Err(invalid) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Authority {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
@@ -296,6 +356,16 @@ mod tests {
         assert_eq!(parse("10 GB"), Ok(10_000_000_000));
         assert_eq!(parse("4096"), Ok(4096));
         for refused in ["", "MiB", "-1", "12 parsecs"] {
+            assert!(parse(refused).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn networks_are_addresses_or_cidrs() {
+        let parse = |text: &str| text.parse::<Network>().map(|network| network.get().to_string());
+        assert_eq!(parse("10.0.0.0/8").as_deref(), Ok("10.0.0.0/8"));
+        assert_eq!(parse(" 2001:db8::1 ").as_deref(), Ok("2001:db8::1/128"));
+        for refused in ["", "proxy", "10.0.0.0/33", "10.0.0.1:80"] {
             assert!(parse(refused).is_err(), "{refused}");
         }
     }

@@ -1,7 +1,6 @@
 //! The producer endpoint's shape (specification section 2) over every set that the caller may read: an unmodified
 //! client uses the gateway as an `https` or `robutler` location.
 
-use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
@@ -10,10 +9,11 @@ use serde::Deserialize;
 
 use super::AppState;
 use super::auth::Reader;
-use super::download::{self, Content, Representation};
+use super::download::{self, Content, Representation, Way};
 use super::error::Problem;
 use super::json::PathOf;
 use super::native::MANIFEST_TYPE;
+use super::routes::Routes;
 use crate::access::{BlobAnswer, BlobRequest};
 use crate::protocol::{AgentName, Sha256};
 
@@ -24,8 +24,8 @@ pub const ROUTES: [&str; 3] =
     ["/artifacts/blobs/{name}", "/agents/{agent}/artifacts/blobs/{name}", "/api/blob/cas/{hex}"];
 
 /// What answers on [`ROUTES`].
-pub fn routes() -> Router<AppState> {
-    ROUTES.into_iter().fold(Router::new(), |router, route| router.route(route, get(blob)))
+pub fn routes() -> Routes {
+    ROUTES.into_iter().fold(Routes::new(), |routes, route| routes.route(route, get(blob)))
 }
 
 /// The parameters of [`ROUTES`].
@@ -67,6 +67,7 @@ async fn blob(
         BlobAnswer::Blob(readable) => (OCTET_STREAM, Content::Remote(readable)),
         BlobAnswer::Manifest(bytes) => (MANIFEST_TYPE, Content::Here(sha256, bytes)),
     };
-    let representation = Representation { name: sha256.to_hex(), media_type: media_type.to_owned(), content };
+    let (name, media_type) = (sha256.to_hex(), media_type.to_owned());
+    let representation = Representation { name, media_type, content, way: Way::default() };
     download::serve(&state, &caller, &method, &headers, representation).await
 }

@@ -10,7 +10,7 @@ use axum::extract::{Query, State};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
-use http::HeaderMap;
+use http::{Extensions, HeaderMap, Method, Uri};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite;
@@ -19,8 +19,9 @@ use tokio_tungstenite::tungstenite::error::ProtocolError;
 use super::error::Problem;
 use super::{AppState, auth};
 use crate::agents::{Announce, Close, Connection, Credential, Kind, Message, Text};
+use crate::identity::Identity;
 use crate::protocol::data::FRAME_MAX;
-use crate::protocol::frames::PlatformFrame;
+use crate::protocol::frames::{ErrorBody, PlatformFrame};
 use crate::protocol::limits::MANIFEST_BYTES;
 use crate::sets::{Announcer, Sets};
 
@@ -44,21 +45,33 @@ pub struct ConnectQuery {
     conn: Option<String>,
 }
 
-/// Takes an agent's connection. The credential that comes with it is judged by the first frame, not here: a refused
-/// one is told why over the socket, and closed with 4001.
+/// Takes an agent's connection. A token that comes with it is judged by the first frame; a signature, which covers the
+/// upgrade, is judged here, and its nonce is spent before the upgrade is answered. Either way a refused credential is
+/// told why over the socket, and closed with 4001: an answer of 401 would leave an agent's log without the reason.
 pub async fn connect(
     State(state): State<AppState>,
     Query(query): Query<ConnectQuery>,
+    method: Method,
+    uri: Uri,
     headers: HeaderMap,
+    extensions: Extensions,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
     let upgrade =
         upgrade.map_err(|_| Problem::BadRequest("this route is for WebSocket upgrades over HTTP/1.1".into()))?;
     let marked = headers.get("uamp-connection").is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"data"));
     let kind = if marked || query.conn.as_deref() == Some("data") { Kind::Data } else { Kind::Control };
-    let credential = auth::bearer(&headers).or(query.token.as_deref()).map(Credential::new);
+    let credential = match auth::bearer(&headers).or(query.token.as_deref()) {
+        Some(token) => Some(Credential::token(token)),
+        None if auth::is_signed(&headers) => Some(signed(&method, &uri, &headers, &state).await),
+        None => None,
+    };
     // Whoever has not said who they are by now may not fill as much memory as an agent may.
     let known = state.agents.gate.identify(credential.as_ref()).await.is_ok();
+    if !known && credential.is_some() {
+        state.limiter.failed(&extensions)?;
+    }
+    state.limiter.admit(known).await?;
     let (message, read_buffer) = match kind {
         Kind::Control if known => (CONTROL_MESSAGE, CONTROL_READ_BUFFER),
         Kind::Control => (STRANGERS_MESSAGE, CONTROL_READ_BUFFER),
@@ -72,6 +85,16 @@ pub async fn connect(
         .max_write_buffer_size(MAX_WRITE_BUFFER);
     let tracker = state.tracker.clone();
     Ok(upgrade.on_upgrade(move |socket| tracker.track_future(run(state, kind, credential, socket))))
+}
+
+/// What the signature of an upgrade proves.
+async fn signed(method: &Method, uri: &Uri, headers: &HeaderMap, state: &AppState) -> Credential {
+    match auth::verify(method, uri, headers, state).await {
+        Ok(Identity::Agent { principal, .. }) => Credential::signed(principal),
+        // Only agents sign.
+        Ok(_) => Credential::refused(ErrorBody::new("forbidden", "only an agent connects here")),
+        Err(problem) => Credential::refused(ErrorBody::new(problem.code(), problem.to_string())),
+    }
 }
 
 async fn run(state: AppState, kind: Kind, credential: Option<Credential>, socket: WebSocket) {

@@ -1,8 +1,6 @@
 //! The one way bytes leave: ranges, preconditions and headers are the same on every route.
 
 use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
@@ -12,9 +10,10 @@ use http::header::{
     CONTENT_TYPE, ETAG, RANGE, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use http_body::{Frame, SizeHint};
 
 use super::error::Problem;
+pub use super::reading::Way;
+use super::reading::{Held, Reading, Transferred};
 use super::{AppState, server};
 use crate::access::Readable;
 use crate::identity::Caller;
@@ -22,7 +21,7 @@ use crate::protocol::conditional::{EntityTag, Precondition};
 use crate::protocol::range::Selection;
 use crate::protocol::{ByteRange, Sha256, digest_field, disposition};
 use crate::read::{Coverage, Verifier};
-use crate::transfer::{Cursor, TransferError, location};
+use crate::transfer::location;
 
 const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
 const SLUICE_VERIFIED: HeaderName = HeaderName::from_static("sluice-verified");
@@ -41,6 +40,8 @@ pub struct Representation {
     pub media_type: String,
     /// Where the bytes are.
     pub content: Content,
+    /// How the caller came to it.
+    pub way: Way,
 }
 
 /// Where a representation's bytes are.
@@ -105,15 +106,22 @@ pub async fn serve(
     };
     let bytes = range.unwrap_or(ByteRange::whole(size));
     let mut response = head(&representation, &etag, range, size);
+    let begin = || Reading::begin(state, caller, representation.way.clone(), sha256, bytes);
     let (body, coverage) = match representation.content {
-        Content::Here(_, content) => (Body::from(slice(&content, bytes)), Coverage::Full),
+        Content::Here(..) if method == Method::HEAD => (Body::empty(), Coverage::Full),
+        Content::Here(_, content) => (Body::new(Held::new(slice(&content, bytes), begin())), Coverage::Full),
         Content::Remote(readable) if method == Method::HEAD => {
             (Body::empty(), Verifier::new(bytes, size, sha256, readable.chunks).coverage())
         }
         Content::Remote(readable) => {
-            let cursor = state.transfers.open(caller.principal.clone(), readable, bytes, server::stream_cut()).await?;
+            let reading = begin();
+            let cursor =
+                match state.transfers.open(caller.principal.clone(), readable, bytes, server::stream_cut()).await {
+                    Ok(cursor) => cursor,
+                    Err(error) => return Err(reading.fail(error).into()),
+                };
             let coverage = cursor.coverage();
-            (Body::new(Transferred(cursor)), coverage)
+            (Body::new(Transferred::new(cursor, reading)), coverage)
         }
     };
     response.headers_mut().insert(SLUICE_VERIFIED, HeaderValue::from_static(coverage_name(coverage)));
@@ -184,25 +192,5 @@ fn coverage_name(coverage: Coverage) -> &'static str {
         Coverage::Full => "full",
         Coverage::Chunks => "chunks",
         Coverage::None => "none",
-    }
-}
-
-/// A transfer as a response's body. An error cuts it: HTTP/1.1 stays short of its Content-Length, HTTP/2 is reset.
-struct Transferred(Cursor);
-
-impl http_body::Body for Transferred {
-    type Data = Bytes;
-    type Error = TransferError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, TransferError>>> {
-        self.0.poll_next(cx).map(|next| next.map(|piece| piece.map(Frame::data)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.remaining() == 0
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.remaining())
     }
 }

@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Serialize;
 
 use crate::identity::TokenError;
+use crate::identity::signature::SignatureError;
 use crate::store::StoreError;
 use crate::transfer::TransferError;
 
@@ -21,11 +22,14 @@ pub enum Problem {
     #[error("{0}")]
     BadRequest(Cow<'static, str>),
     /// No credential was sent.
-    #[error("a bearer token is required")]
+    #[error("a bearer token or a signature is required")]
     NoCredential,
     /// The credential proves nothing.
     #[error("{0}")]
     BadCredential(TokenError),
+    /// The signature proves nothing.
+    #[error("{code}: {0}", code = .0.code())]
+    BadSignature(SignatureError),
     /// A valid credential of the wrong kind, judged by the route alone.
     #[error("this route needs an operator's token")]
     Forbidden,
@@ -97,6 +101,12 @@ pub enum Problem {
         /// When to try again.
         retry_after: Duration,
     },
+    /// Too many agents connect at once.
+    #[error("too many agents are connecting; try again")]
+    Busy {
+        /// When to try again.
+        retry_after: Duration,
+    },
     /// Something the gateway needs, such as its database, does not answer.
     #[error("the gateway cannot answer at the moment")]
     Unavailable,
@@ -119,7 +129,9 @@ impl Problem {
     fn status_and_code(&self) -> (StatusCode, &'static str) {
         match self {
             Self::BadRequest(_) => (StatusCode::BAD_REQUEST, "bad_request"),
-            Self::NoCredential | Self::BadCredential(_) => (StatusCode::UNAUTHORIZED, "unauthorized"),
+            Self::NoCredential | Self::BadCredential(_) | Self::BadSignature(_) => {
+                (StatusCode::UNAUTHORIZED, "unauthorized")
+            }
             Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden"),
             Self::TaskRequired => (StatusCode::FORBIDDEN, "task_required"),
             Self::TaskMismatch => (StatusCode::FORBIDDEN, "task_mismatch"),
@@ -138,7 +150,7 @@ impl Problem {
             Self::HashMismatch => (StatusCode::BAD_GATEWAY, "hash_mismatch"),
             Self::AgentOffline { .. } => (StatusCode::SERVICE_UNAVAILABLE, "agent_offline"),
             Self::TooManyTransfers { .. } => (StatusCode::SERVICE_UNAVAILABLE, "too_many_transfers"),
-            Self::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+            Self::Busy { .. } | Self::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         }
     }
 
@@ -146,6 +158,7 @@ impl Problem {
         match self {
             Self::RateLimited { retry_after }
             | Self::AgentOffline { retry_after }
+            | Self::Busy { retry_after }
             | Self::TooManyTransfers { retry_after, .. } => Some(*retry_after),
             Self::Unavailable => Some(SOON),
             _ => None,
@@ -159,7 +172,7 @@ impl Problem {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         match self {
-            Self::NoCredential => {
+            Self::NoCredential | Self::BadSignature(_) => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             // RFC 6750 section 3.1: only a request that brought a token is told that it is no good.

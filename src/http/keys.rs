@@ -1,6 +1,5 @@
 //! The gateway's own signing keys, for whoever it asks for something.
 
-use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
@@ -8,13 +7,14 @@ use http::HeaderValue;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 
 use super::AppState;
+use super::routes::Routes;
 use crate::identity::JWKS_PATH;
 
 /// A key is not taken back in a hurry, and the shortest time that verifiers keep a set is 5 minutes.
 const CACHED: HeaderValue = HeaderValue::from_static("public, max-age=300");
 
-pub(super) fn routes() -> Router<AppState> {
-    Router::new().route(JWKS_PATH, get(jwks))
+pub(super) fn routes() -> Routes {
+    Routes::new().route(JWKS_PATH, get(jwks))
 }
 
 /// `GET /.well-known/jwks.json`: open to everybody, as key sets are (RFC 7517 section 8.5.2).

@@ -3,6 +3,7 @@
 //! [`server`] holds connections, [`trace`] sees every request, [`auth`] says who sent it, [`error`] turns failures into
 //! answers, and each face has a file of its own. No face looks at another's types.
 
+pub mod audit;
 pub mod auth;
 pub mod blobs;
 pub mod connect;
@@ -10,9 +11,12 @@ pub mod download;
 pub mod error;
 pub mod json;
 pub mod keys;
+pub mod limit;
 pub mod native;
 pub mod operator;
 pub mod ops;
+mod reading;
+pub mod routes;
 pub mod server;
 mod socket;
 pub mod trace;
@@ -28,14 +32,17 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
 use crate::agents::Agents;
+use crate::audit::Audit;
 use crate::clock::Clock;
 use crate::config::PublicUrl;
-use crate::identity::{GatewayKey, Tokens};
+use crate::identity::{GatewayKey, Signatures, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::Outbound;
 use crate::sets::Sets;
 use crate::store::Store;
 use crate::transfer::Transfers;
+use limit::Limiter;
+use routes::Routes;
 
 /// What handlers share. Cloned for every request, so everything in it is cheap to clone.
 #[derive(Clone)]
@@ -44,6 +51,8 @@ pub struct AppState {
     pub tokens: Tokens,
     /// Signs what the gateway asks of others.
     pub key: GatewayKey,
+    /// Verifies signed requests.
+    pub signatures: Signatures,
     /// Fetches what others keep.
     pub outbound: Outbound,
     /// The time.
@@ -64,6 +73,10 @@ pub struct AppState {
     pub agents: Arc<Agents>,
     /// What is read.
     pub transfers: Arc<Transfers>,
+    /// How much one address, and one reader, may ask for.
+    pub limiter: Arc<Limiter>,
+    /// Who read what.
+    pub audit: Audit,
     /// Where tasks run that shutdown waits for.
     pub tracker: TaskTracker,
 }
@@ -80,22 +93,28 @@ pub fn router(state: AppState) -> Router {
     for route in blobs::ROUTES.iter().chain([&native::FILE_ROUTE]) {
         trace::touch_metrics(&state.metrics, route);
     }
-    let routes = Router::new()
+    complete(routes().into_router(), state)
+}
+
+/// Every route of the public listener. `tests/routes.rs` asks each of them as people whom it does not concern.
+pub fn routes() -> Routes {
+    Routes::new()
         .route("/ws", get(connect::connect))
         .merge(keys::routes())
         .merge(operator::routes())
         .merge(transfers::routes())
+        .merge(audit::routes())
         .merge(native::routes())
-        .merge(downloads());
-    complete(routes, state)
+        .merge(downloads())
 }
 
 /// The routes that bytes leave by: whatever they answer says that they take ranges (specification section 2).
-fn downloads() -> Router<AppState> {
-    native::downloads()
-        .merge(blobs::routes())
-        .method_not_allowed_fallback(error::method_not_allowed)
-        .layer(middleware::map_response(error::accept_ranges))
+fn downloads() -> Routes {
+    native::downloads().merge(blobs::routes()).each(|router| {
+        router
+            .method_not_allowed_fallback(error::method_not_allowed)
+            .layer(middleware::map_response(error::accept_ranges))
+    })
 }
 
 /// Gives `routes` what all routes have: answers to unknown paths and methods, a log line and a count for each request.
@@ -104,6 +123,8 @@ pub fn complete(routes: Router<AppState>, state: AppState) -> Router {
     routes
         .method_not_allowed_fallback(error::method_not_allowed)
         .fallback(error::not_found)
+        .layer(middleware::from_fn_with_state(auth::bodies(&state.signatures), auth::read_signed_bodies))
+        .layer(middleware::from_fn_with_state(state.limiter.clone(), limit::limit))
         .layer(middleware::from_fn_with_state(state.metrics.clone(), trace::trace))
         .with_state(state)
 }

@@ -1,18 +1,19 @@
 //! The readers' own face: a chat's sets, what is in them, and their files by path.
 
+use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
-use axum::{Json, Router};
 use http::{HeaderMap, Method};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use super::AppState;
 use super::auth::Reader;
-use super::download::{self, Content, Representation};
+use super::download::{self, Content, Representation, Way};
 use super::error::Problem;
 use super::json::{PathOf, QueryOf};
+use super::routes::Routes;
 use crate::identity::Caller;
 use crate::protocol::{ChatId, Sha256};
 use crate::sets::{EntryList, SetList};
@@ -35,13 +36,13 @@ const ENTRIES_PAGE_DEFAULT: u32 = 200;
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The routes of lists.
-pub fn routes() -> Router<AppState> {
-    Router::new().route("/v1/chats/{chat}/sets", get(sets)).route("/v1/chats/{chat}/sets/{set}/entries", get(entries))
+pub fn routes() -> Routes {
+    Routes::new().route("/v1/chats/{chat}/sets", get(sets)).route("/v1/chats/{chat}/sets/{set}/entries", get(entries))
 }
 
 /// The routes that serve bytes.
-pub fn downloads() -> Router<AppState> {
-    Router::new().route("/v1/chats/{chat}/sets/{set}", get(manifest)).route(FILE_ROUTE, get(file))
+pub fn downloads() -> Routes {
+    Routes::new().route("/v1/chats/{chat}/sets/{set}", get(manifest)).route(FILE_ROUTE, get(file))
 }
 
 /// A page of a list. The cursor is read by the handler, after it is clear that the caller may see the list.
@@ -89,8 +90,12 @@ async fn manifest(
     participant(&state, &caller, &chat).await?;
     let bytes = state.sets.manifest(&chat, &set).await?.ok_or(Problem::NotFound)?;
     let name = format!("{set}.json");
-    let representation =
-        Representation { name, media_type: MANIFEST_TYPE.to_owned(), content: Content::Here(set, bytes) };
+    let representation = Representation {
+        name,
+        media_type: MANIFEST_TYPE.to_owned(),
+        content: Content::Here(set, bytes),
+        way: Way { chat: Some(chat), ..Way::default() },
+    };
     download::serve(&state, &caller, &method, &headers, representation).await
 }
 
@@ -106,6 +111,7 @@ async fn file(
         name: file.path.to_string(),
         media_type: file.media_type.to_string(),
         content: Content::Remote(file.readable),
+        way: Way { chat: Some(chat), path: Some(path), link: None },
     };
     download::serve(&state, &caller, &method, &headers, representation).await
 }

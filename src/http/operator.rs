@@ -1,10 +1,9 @@
 //! The operator's face: chats and who takes part in them, sessions of turns, agents' names.
 
 use axum::Json;
-use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use axum::routing::{delete, get, post, put};
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +11,7 @@ use super::AppState;
 use super::auth::Operator;
 use super::error::Problem;
 use super::json::{JsonBody, PathOf, QueryOf};
+use super::routes::Routes;
 use crate::protocol::{AgentName, ChatId, Principal, SessionId, timestamp};
 use crate::store::{Added, AgentRecord, Binding, Chat, Store};
 
@@ -23,14 +23,15 @@ const PARTICIPANTS: usize = 10_000;
 const AGENTS_PAGE: u32 = 200;
 
 /// The routes.
-pub fn routes() -> Router<AppState> {
-    Router::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .route("/v1/chats/{chat}", put(put_chat).get(get_chat).delete(delete_chat))
         // A wildcard, because a principal may hold slashes and not everyone escapes them.
         .route("/v1/chats/{chat}/participants/{*principal}", put(add_participant).delete(remove_participant))
         .route("/v1/sessions", post(bind_session))
         .route("/v1/agents", get(list_agents))
         .route("/v1/agents/{agent}", get(get_agent).put(put_agent))
+        .route("/v1/agents/{agent}/keys", delete(forget_keys))
 }
 
 #[derive(Debug, Deserialize)]
@@ -236,6 +237,16 @@ async fn put_agent(
         state.agents.registry.evict(&old.principal);
     }
     get_agent(operator, State(state), PathOf(name)).await
+}
+
+/// Forgets the keys that an agent is known by, so that it can go on with new ones after it lost the old.
+async fn forget_keys(
+    _: Operator,
+    State(state): State<AppState>,
+    PathOf(name): PathOf<AgentName>,
+) -> Result<StatusCode, Problem> {
+    let record = state.store.agent_by_name(&name).await?.ok_or(Problem::NotFound)?;
+    done(state.signatures.forget_keys(&record.principal).await?)
 }
 
 fn done(found: bool) -> Result<StatusCode, Problem> {

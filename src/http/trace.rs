@@ -16,6 +16,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
 use tracing::Instrument as _;
 
+use super::limit::{Client, Permits};
 use super::server::Peer;
 use crate::metrics::Metrics;
 
@@ -73,7 +74,9 @@ pub async fn trace(State(metrics): State<Arc<Metrics>>, mut request: Request, ne
     if let Ok(value) = HeaderValue::from_str(id.as_str()) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
-    let line = Line { started, id, route, method, peer, status, bytes: 0, end: None };
+    let client = response.extensions_mut().remove::<Client>();
+    let permits = response.extensions_mut().remove::<Permits>();
+    let line = Line { started, id, route, method, peer, client, status, bytes: 0, end: None, _permits: permits };
     response.map(|inner| Body::new(Measured { inner, line }))
 }
 
@@ -139,9 +142,12 @@ struct Line {
     route: Option<MatchedPath>,
     method: Method,
     peer: Option<Peer>,
+    client: Option<Client>,
     status: StatusCode,
     bytes: u64,
     end: Option<End>,
+    /// Given back with the body.
+    _permits: Option<Permits>,
 }
 
 impl Line {
@@ -159,6 +165,7 @@ impl Line {
             duration_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             size_bytes = self.bytes,
             outcome,
+            client = self.client.map(|Client(address)| tracing::field::display(address)),
             peer = self.peer.map(|Peer(address)| tracing::field::display(address)),
             "request"
         );

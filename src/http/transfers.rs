@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::State;
 use axum::routing::{delete, get};
-use axum::{Json, Router};
 use http::StatusCode;
 use serde::Serialize;
 
@@ -12,12 +12,13 @@ use super::AppState;
 use super::auth::Operator;
 use super::error::Problem;
 use super::json::PathOf;
+use super::routes::Routes;
 use crate::protocol::{Principal, Sha256, timestamp};
 use crate::transfer::{Live, TransferId};
 
 /// The routes of this file.
-pub fn routes() -> Router<AppState> {
-    Router::new().route("/v1/transfers", get(list)).route("/v1/transfers/{id}", delete(cancel))
+pub fn routes() -> Routes {
+    Routes::new().route("/v1/transfers", get(list)).route("/v1/transfers/{id}", delete(cancel))
 }
 
 #[derive(Serialize)]

@@ -2,13 +2,18 @@
 
 mod file;
 mod key;
+mod key_sets;
+mod nonces;
 mod secret;
+pub mod signature;
+mod signatures;
 pub mod token;
 
 use std::sync::Arc;
 
 pub use key::{GatewayKey, JWKS_PATH, KeyError};
 pub use secret::SecretError;
+pub use signatures::{Refusal, Signatures};
 pub use token::platform::{KeySetError, Platform, PlatformOptions};
 pub use token::{IssueError, TokenError, Tokens};
 
@@ -35,7 +40,7 @@ impl Caller {
 pub enum Identity {
     /// An agent.
     Agent {
-        /// `agent:<agent_id>`.
+        /// `agent:<agent_id>` by token, `agent:<agent URL>` by signature.
         principal: Principal,
         /// The only name it may open a session under, when its credential carries one.
         name: Option<AgentName>,

@@ -95,6 +95,16 @@ impl Store {
         .await
     }
 
+    /// The names that a principal holds, the first one first. Of many, some.
+    pub async fn names_of(&self, principal: &Principal) -> Result<Vec<AgentName>, StoreError> {
+        self.bounded(async {
+            let sql = "SELECT name FROM agents WHERE principal = $1 ORDER BY created_at, name LIMIT 1000";
+            let found = sqlx::query(sql).bind(principal.as_str()).fetch_all(&self.0.reader).await?;
+            found.iter().map(|row| rows::parsed(row, "name")).collect()
+        })
+        .await
+    }
+
     /// Gives a name to another principal. False when nobody has held it yet.
     pub async fn reassign_name(&self, name: &AgentName, principal: &Principal) -> Result<bool, StoreError> {
         let (store, name, principal) = (self.clone(), name.clone(), principal.clone());

@@ -1,4 +1,5 @@
-//! Everything that outlives the process: chats, participants, agents' names, sessions, manifests, announcements.
+//! Everything that outlives the process: chats, participants, agents' names and keys, nonces, sessions, manifests,
+//! announcements.
 //!
 //! This is the only module with SQL. One set of statements and migrations runs on SQLite and on Postgres through sqlx's
 //! `Any` driver, which knows neither booleans of SQLite nor timestamps, JSON and arrays of Postgres. Hence the
@@ -13,11 +14,14 @@
 
 mod agents;
 mod announcements;
+mod audit;
 mod chats;
 mod cursor;
 mod dialect;
 mod error;
+mod keys;
 mod manifests;
+mod nonces;
 mod offers;
 mod open;
 #[cfg(test)]
@@ -40,9 +44,12 @@ use crate::clock::Clock;
 
 pub use agents::{AgentRecord, Claim};
 pub use announcements::{Announced, Commit, NewAnnouncement, Quota};
+pub use audit::{ReadFilter, ReadRecord};
 pub use chats::{Added, Chat};
 pub use cursor::{Cursor, InvalidCursor, Page};
 pub use error::StoreError;
+pub use keys::Continuity;
+pub use nonces::Nonce;
 pub use offers::{Offer, Scope, TaskRule};
 pub use open::{OpenError, StoreOptions};
 pub use sessions::{Binding, Session};

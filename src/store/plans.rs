@@ -5,16 +5,17 @@ mod db;
 
 use sqlx::{AssertSqlSafe, Row as _};
 
+use super::audit::read_search;
 use super::offers::{Search, blob_search, file_search, manifest_search};
-use super::{Scope, Store, StoreOptions, TaskRule, announcements, sessions, sets};
+use super::{ReadFilter, Scope, Store, StoreOptions, TaskRule, announcements, audit, sessions, sets};
 use crate::on_both_databases;
-use crate::protocol::{ChatId, Sha256};
+use crate::protocol::{ChatId, Principal, Sha256};
 use db::TestDatabase;
 
 on_both_databases!(rows_are_found_by_index, repeated_blobs_meet_a_manifest_once);
 
 /// Enough rows that a planner sees the point of an index.
-const ROWS: [&str; 7] = [
+const ROWS: [&str; 9] = [
     "INSERT INTO chats WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 499) \
      SELECT 'c' || i, NULL, 0 FROM n",
     "INSERT INTO participants WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
@@ -30,6 +31,11 @@ const ROWS: [&str; 7] = [
     "INSERT INTO announcements WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 7999) \
      SELECT i, 'c' || (i % 500), 'agent:' || (i % 700), 'm' || (i % 2000), 1, 's' || i, 't' || i, \
      CAST(NULL AS BIGINT), CAST(NULL AS BIGINT), CAST(NULL AS TEXT), 0, 0, CAST(NULL AS BIGINT) FROM n",
+    "INSERT INTO audit WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) \
+     SELECT i, 0, 0, 'user:' || (i % 500), 'c' || (i % 500), '[]', 'b' || (i % 900), 'p', 0, 1, 1, 'complete', \
+     CAST(NULL AS BIGINT), CAST(NULL AS TEXT) FROM n",
+    "INSERT INTO audit_agents WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) \
+     SELECT 'agent:' || (i % 700), i FROM n",
     "ANALYZE",
 ];
 
@@ -69,7 +75,7 @@ async fn plan(store: &Store, database: &TestDatabase, sql: &str, values: &[Value
 async fn rows_are_found_by_index(database: &TestDatabase) {
     let store = filled(database).await;
     let chat: ChatId = "c1".parse().unwrap();
-    let principal = "user:1".parse().unwrap();
+    let principal: Principal = "user:1".parse().unwrap();
     let name = "name1".parse().unwrap();
     let hash = Sha256::of(b"");
     let chats = [chat.clone()];
@@ -91,7 +97,22 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         (sessions::SUPERSEDED.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
         (sessions::BIND.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
     ];
-    for (sql, values) in statements {
+    let reads = |filter: &dyn Fn(&mut ReadFilter)| {
+        let mut wanted = ReadFilter::default();
+        filter(&mut wanted);
+        let search = read_search(&wanted, None, 200);
+        let bounds = [Value::Number(search.from), Value::Number(search.below)];
+        (search.sql, bounds.into_iter().chain(search.values.into_iter().map(Value::Text)).collect::<Vec<_>>())
+    };
+    let reads = [
+        reads(&|_| {}),
+        reads(&|filter| filter.principal = Some(principal.clone())),
+        reads(&|filter| filter.chat = Some(chat.clone())),
+        reads(&|filter| filter.agent = Some("agent:1".parse().unwrap())),
+        reads(&|filter| filter.sha256 = Some(hash)),
+        (audit::SWEEP_READS.to_owned(), vec![Value::Number(10), Value::Number(500)]),
+    ];
+    for (sql, values) in statements.into_iter().chain(reads) {
         let steps = plan(&store, database, &sql, &values).await;
         assert!(!steps.is_empty());
         let scans = |step: &&String| step.contains("Seq Scan") || step.trim_start().starts_with("SCAN");

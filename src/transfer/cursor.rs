@@ -39,6 +39,23 @@ impl Cursor {
         self.live.id
     }
 
+    /// The transfer as others see it.
+    pub fn live(&self) -> &Arc<Live> {
+        &self.live
+    }
+
+    /// How it would end if it ended now.
+    pub fn outcome(&self) -> &'static str {
+        // A connection that was given up for its reader was blocked a little before it took its last piece from here.
+        let ignored = || self.pipe.ignored_for(Instant::now()) >= self.transfers.limits.stall_timeout / 8 * 7;
+        match self.failed.or_else(|| self.pipe.error()) {
+            Some(error) => error.code(),
+            None if self.remaining() == 0 => "complete",
+            None if ignored() => TransferError::ReaderStalled.code(),
+            None => "reader_left",
+        }
+    }
+
     /// How much of the range is checked before it can complete.
     pub fn coverage(&self) -> Coverage {
         self.coverage
@@ -70,14 +87,6 @@ impl Cursor {
 impl Drop for Cursor {
     fn drop(&mut self) {
         self.pipe.leave();
-        // A connection that was given up for its reader was blocked a little before it took its last piece from here.
-        let ignored = || self.pipe.ignored_for(Instant::now()) >= self.transfers.limits.stall_timeout / 8 * 7;
-        let outcome = match self.failed.or_else(|| self.pipe.error()) {
-            Some(error) => error.code(),
-            None if self.remaining() == 0 => "complete",
-            None if ignored() => TransferError::ReaderStalled.code(),
-            None => "reader_left",
-        };
-        self.transfers.end(&self.live, outcome);
+        self.transfers.end(&self.live, self.outcome());
     }
 }

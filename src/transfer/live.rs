@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
@@ -61,9 +61,17 @@ pub struct Live {
     pub since: i64,
     /// Ends it.
     pub cancel: CancellationToken,
-    agent: Mutex<Principal>,
+    agents: Mutex<Asked>,
     state: AtomicU8,
     sent: AtomicU64,
+}
+
+/// The agents of a transfer.
+#[derive(Debug)]
+struct Asked {
+    current: Principal,
+    /// In the order in which they were first asked, each once.
+    all: Vec<Principal>,
 }
 
 impl Live {
@@ -81,7 +89,7 @@ impl Live {
             range,
             since,
             cancel: CancellationToken::new(),
-            agent: Mutex::new(agent),
+            agents: Mutex::new(Asked { current: agent, all: Vec::new() }),
             state: AtomicU8::new(State::WaitingForAgent as u8),
             sent: AtomicU64::new(0),
         }
@@ -89,7 +97,16 @@ impl Live {
 
     /// The agent in use.
     pub fn agent(&self) -> Principal {
-        self.agent.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.asked().current.clone()
+    }
+
+    /// Every agent that was asked for bytes, the first one in front.
+    pub fn agents(&self) -> Vec<Principal> {
+        self.asked().all.clone()
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.agents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes handed to the reader.
@@ -104,7 +121,12 @@ impl Live {
     }
 
     pub(super) fn set_agent(&self, agent: &Principal) {
-        *self.agent.lock().unwrap_or_else(PoisonError::into_inner) = agent.clone();
+        let mut asked = self.asked();
+        asked.current = agent.clone();
+        // There are never more than an answer has sources.
+        if !asked.all.contains(agent) {
+            asked.all.push(agent.clone());
+        }
     }
 
     pub(super) fn set_state(&self, state: State) {

@@ -11,6 +11,7 @@ pub mod origin;
 pub mod platform;
 pub mod proxy;
 pub mod sample;
+pub mod signer;
 pub mod wire;
 
 mod socket;
@@ -21,4 +22,5 @@ pub use gateway::{Answer, Client, Download, Gateway, eventually, set_file, span}
 pub use log::{Event, Kind, What};
 pub use origin::Origin;
 pub use sample::{SampleSet, bytes, sha256};
+pub use signer::{SigningAgent, key_set};
 pub use wire::Wire;

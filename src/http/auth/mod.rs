@@ -2,8 +2,10 @@
 //! file of its own, and all of them yield an [`Identity`].
 
 mod bearer;
+mod signature;
 
 use axum::extract::FromRequestParts;
+use http::header::AUTHORIZATION;
 use http::request::Parts;
 
 use super::AppState;
@@ -11,6 +13,7 @@ use super::error::Problem;
 use crate::identity::{Caller, Identity};
 
 pub(super) use bearer::bearer;
+pub(super) use signature::{bodies, is_signed, read_signed_bodies, verify};
 
 /// The request carries an operator's token. It must be a handler's first argument.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +27,7 @@ impl FromRequestParts<AppState> for Operator {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Problem> {
-        match authenticate(parts, state).await? {
+        match identify(parts, state).await? {
             Identity::Operator => Ok(Self),
             Identity::Agent { .. } | Identity::Reader(_) => Err(Problem::Forbidden),
         }
@@ -36,16 +39,32 @@ impl FromRequestParts<AppState> for Reader {
 
     /// An operator takes part in no chat, and is told what every stranger is told.
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Problem> {
-        authenticate(parts, state).await?.caller().map(Self).ok_or(Problem::NotFound)
+        let caller = identify(parts, state).await?.caller().ok_or(Problem::NotFound)?;
+        state.limiter.reader(&parts.extensions, &caller.principal)?;
+        Ok(Self(caller))
     }
+}
+
+/// The same as [`authenticate`], where failures of one address are limited.
+async fn identify(parts: &Parts, state: &AppState) -> Result<Identity, Problem> {
+    let identity = authenticate(parts, state).await;
+    if let Err(Problem::BadCredential(_)) = identity {
+        state.limiter.failed(&parts.extensions)?;
+    }
+    identity
 }
 
 /// Who the credential of a request proves its sender to be, whichever kind it carries. An `Authorization` header goes
 /// before every other kind: it is there because somebody meant it.
 ///
 /// # Errors
-/// [`Problem::NoCredential`] without one, [`Problem::BadCredential`] when it proves nothing.
+/// [`Problem::NoCredential`] without one, [`Problem::BadCredential`] or [`Problem::BadSignature`] when it proves nothing.
 pub async fn authenticate(parts: &Parts, state: &AppState) -> Result<Identity, Problem> {
-    let token = bearer(&parts.headers).ok_or(Problem::NoCredential)?;
-    bearer::identify(token, state).await
+    if let Some(token) = bearer(&parts.headers) {
+        return bearer::identify(token, state).await;
+    }
+    if is_signed(&parts.headers) && !parts.headers.contains_key(AUTHORIZATION) {
+        return signature::identify(parts, state).await;
+    }
+    Err(Problem::NoCredential)
 }

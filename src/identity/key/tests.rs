@@ -27,7 +27,8 @@ fn signed(url: &str, headers: &[(&'static str, &str)]) -> HeaderMap {
 #[test]
 fn signatures_are_those_of_other_signers() {
     let hint = |value| [("robutler-payment-methods", value)];
-    let cases: [(&str, &[(&'static str, &str)], &str); 7] = [
+    type Case<'a> = (&'a str, &'a [(&'static str, &'a str)], &'a str);
+    let cases: [Case<'_>; 7] = [
         (
             "https://robutler.ai/api/./agents/x/../mini/feed",
             &[],

@@ -233,6 +233,11 @@ impl Allowed {
         Self(hosts)
     }
 
+    /// Whether nothing but public addresses may be reached, and over TLS only.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether a fetch from `host` may connect to `address`, which the name resolved to, at `port`. Without TLS only what
     /// the operator named may be reached.
     pub fn permits(&self, host: &str, address: IpAddr, port: u16, tls: bool) -> bool {

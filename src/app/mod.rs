@@ -1,5 +1,7 @@
 //! The gateway as a whole: builds the parts, wires them, and drains them.
 
+mod sweep;
+
 use std::fs::DirBuilder;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -14,12 +16,15 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
 use crate::agents::{Agents, Gate, Registry, Timing};
+use crate::audit::Audit;
 use crate::clock::Clock;
-use crate::config::Settings;
+use crate::config::{PublicUrl, Settings};
+use crate::http::limit::Limiter;
 use crate::http::ops::{self, Hosts, Ops, Probe};
 use crate::http::server::{self, Limits, Listener};
 use crate::http::{self, AppState};
-use crate::identity::{GatewayKey, Platform, Tokens};
+use crate::identity::signature::{self, Rules};
+use crate::identity::{GatewayKey, Platform, Signatures, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::{Bounds, Outbound};
 use crate::sets::{IsOpen, SetLimits, Sets};
@@ -58,6 +63,8 @@ pub struct Gateway {
     operators: Listener,
     /// Cancelled when the gateway begins to drain.
     draining: CancellationToken,
+    /// Cancelled when the last reader has gone.
+    ended: CancellationToken,
 }
 
 impl Gateway {
@@ -107,7 +114,21 @@ impl Gateway {
         let is_open: IsOpen = Arc::new(move |session| registry.registry.is_session(session));
         let own = public_url.to_string();
         let locations = Locations::new(&outbound, key.clone(), &own, clock.clone(), metrics.clone());
+        let ended = CancellationToken::new();
+        let audit = match settings.audit_retention.is_zero() {
+            true => Audit::off(),
+            false => Audit::start(store.clone(), metrics.clone(), &tracker, ended.clone()),
+        };
         let state = AppState {
+            signatures: Signatures::new(
+                signature_rules(&settings, &public_url),
+                settings.key_continuity,
+                &outbound,
+                (store.clone(), clock.clone(), metrics.clone()),
+                tracker.clone(),
+            ),
+            limiter: Arc::new(Limiter::new(&settings.request_limits, metrics.clone())),
+            audit,
             key,
             outbound,
             tokens,
@@ -122,7 +143,7 @@ impl Gateway {
             agents,
             tracker,
         };
-        Ok(Self { settings, state, public, operators, draining })
+        Ok(Self { settings, state, public, operators, draining, ended })
     }
 
     /// Where the public listener is bound.
@@ -143,7 +164,7 @@ impl Gateway {
     /// Serves until `stop` is cancelled. Then it is not ready any more, accepts nothing, lets bodies finish up to the
     /// grace period, closes the agents' connections with 1012, and returns.
     pub async fn run(self, stop: CancellationToken) {
-        let Self { settings, state, public, operators, draining } = self;
+        let Self { settings, state, public, operators, draining, ended } = self;
         tracing::info!(
             listen = %public.address(),
             ops_listen = %operators.address(),
@@ -171,6 +192,7 @@ impl Gateway {
         let serving = async {
             server::serve(public, http::router(state.clone()), limits, draining.clone()).await;
             state.agents.stop.cancel();
+            ended.cancel();
             state.tracker.close();
             if tokio::time::timeout(CLOSE_TIMEOUT, state.tracker.wait()).await.is_err() {
                 tracing::warn!(tasks = state.tracker.len(), "tasks were still running at the end");
@@ -180,10 +202,25 @@ impl Gateway {
         // The operator's listener stays while the public one drains: that is when it is looked at.
         let ops_limits = Limits { connections: OPS_CONNECTIONS, ..limits };
         let operating = server::serve(operators, ops::router(ops), ops_limits, drained.clone());
-        let watching = state.transfers.watch(&drained);
-        tokio::join!(signal, serving, operating, watching, watch_database(&state, &draining));
+        tokio::join!(
+            signal,
+            serving,
+            operating,
+            watch_database(&state, &draining),
+            sweep::run(state.store.clone(), state.clock.clone(), settings.audit_retention, draining.clone()),
+        );
         state.store.close().await;
         tracing::info!("stopped");
+    }
+}
+
+/// What signatures are judged by.
+fn signature_rules(settings: &Settings, public_url: &PublicUrl) -> Rules {
+    let authorities = settings.authorities(public_url);
+    Rules {
+        authorities: authorities.iter().map(|authority| signature::normal_authority(authority)).collect(),
+        scheme: public_url.scheme(),
+        plain_http: !settings.allow_hosts.is_empty(),
     }
 }
 

@@ -1,0 +1,145 @@
+//! Agents that sign their requests (RFC 9421) instead of sending a token.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, HOST};
+use http::request::Parts;
+use http::{HeaderMap, Method, Uri};
+use http_body::Body as _;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use tokio::sync::Semaphore;
+
+use super::super::AppState;
+use super::super::error::Problem;
+use crate::identity::Identity;
+use crate::identity::signature::{self, BODY_BYTES, SignatureError};
+use crate::identity::{Refusal, Signatures};
+
+/// How long the body of a signed request may take, which is read before its handler runs.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bodies that are read at once.
+const BODIES: usize = 16;
+
+/// What the layer leaves for the extractors of a signed request.
+#[derive(Debug, Clone)]
+enum Seen {
+    /// There is no body, so the request is verified by whoever wants to know who sent it.
+    WithoutBody,
+    /// The body was read and the request is verified.
+    Verified(Result<Identity, Problem>),
+}
+
+/// Who signed a request.
+///
+/// # Errors
+/// [`Problem::BadSignature`] when it proves nothing.
+pub(super) async fn identify(parts: &Parts, state: &AppState) -> Result<Identity, Problem> {
+    match parts.extensions.get::<Seen>() {
+        Some(Seen::Verified(outcome)) => outcome.clone(),
+        Some(Seen::WithoutBody) => verify(&parts.method, &parts.uri, &parts.headers, state).await,
+        // A body that nobody looked at proves nothing.
+        None => Err(Problem::Internal),
+    }
+}
+
+/// Who signed a request that has no body.
+///
+/// # Errors
+/// [`Problem::BadSignature`] when it proves nothing.
+pub(in crate::http) async fn verify(
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+    state: &AppState,
+) -> Result<Identity, Problem> {
+    let principal = state.signatures.verify(request(method, uri, headers, None)).await.map_err(problem)?;
+    Ok(Identity::Agent { principal, name: None, owner: None })
+}
+
+/// Whether the request is to be judged by its signature.
+pub(in crate::http) fn is_signed(headers: &HeaderMap) -> bool {
+    signature::is_signed(headers)
+}
+
+/// Reads the body of a signed request once its signature has been verified, because the signature covers it too.
+pub(in crate::http) async fn read_signed_bodies(
+    State((signatures, bodies)): State<(Signatures, Arc<Semaphore>)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    if is_signed(request.headers()) && !request.headers().contains_key(AUTHORIZATION) {
+        let seen = if request.body().is_end_stream() {
+            Seen::WithoutBody
+        } else {
+            let (parts, body) = request.into_parts();
+            let (outcome, body) = match read(&signatures, &bodies, &parts, body).await {
+                Ok((identity, body)) => (Ok(identity), Body::from(body)),
+                Err(problem) => (Err(problem), Body::empty()),
+            };
+            request = Request::from_parts(parts, body);
+            Seen::Verified(outcome)
+        };
+        request.extensions_mut().insert(seen);
+    }
+    next.run(request).await
+}
+
+/// What [`read_signed_bodies`] shares between requests.
+pub(in crate::http) fn bodies(signatures: &Signatures) -> (Signatures, Arc<Semaphore>) {
+    (signatures.clone(), Arc::new(Semaphore::new(BODIES)))
+}
+
+async fn read(
+    signatures: &Signatures,
+    bodies: &Semaphore,
+    parts: &Parts,
+    body: Body,
+) -> Result<(Identity, Bytes), Problem> {
+    let least = body.size_hint().lower();
+    let proof = signatures.prove(self::request(&parts.method, &parts.uri, &parts.headers, Some(least))).await;
+    let proof = proof.map_err(problem)?;
+    let reading = async {
+        // The semaphore is never closed.
+        let _place = bodies.acquire().await.ok();
+        Limited::new(body, BODY_BYTES as usize).collect().await
+    };
+    let read = tokio::time::timeout(BODY_TIMEOUT, reading).await.map_err(|_| Problem::Timeout)?;
+    let body = read.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            let refusal = Refusal::Signature(SignatureError::BodyTooLarge);
+            signatures.count(refusal);
+            problem(refusal)
+        } else {
+            Problem::BadRequest("the request's body broke off".into())
+        }
+    })?;
+    let body = body.to_bytes();
+    let principal = signatures.accept(proof, &body).await.map_err(problem)?;
+    Ok((Identity::Agent { principal, name: None, owner: None }, body))
+}
+
+fn request<'a>(method: &'a Method, uri: &'a Uri, headers: &'a HeaderMap, body: Option<u64>) -> signature::Request<'a> {
+    // HTTP/2 and requests in absolute form name the authority in the target, which then counts (RFC 9112 section
+    // 3.2.2). Two Host headers name nobody.
+    let mut hosts = headers.get_all(HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host.to_str().ok(),
+        _ => None,
+    };
+    let authority = uri.authority().map(http::uri::Authority::as_str).or(host);
+    let target = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    signature::Request { method: method.as_str(), authority, target, headers, body }
+}
+
+fn problem(refusal: Refusal) -> Problem {
+    match refusal {
+        Refusal::Signature(error) => Problem::BadSignature(error),
+        Refusal::Unavailable => Problem::Unavailable,
+    }
+}

@@ -1,0 +1,150 @@
+//! How much one address, and one reader, may ask for; and how fast agents are let in.
+//!
+//! Every limit is the gateway's protection of everyone else, so each is far above what a single honest client does. What
+//! is refused here is refused before anything is looked up.
+
+mod address;
+mod admission;
+mod keyed;
+
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use http::Extensions;
+
+use super::error::Problem;
+use super::server::Peer;
+use crate::config::RequestLimits;
+use crate::metrics::Metrics;
+use crate::protocol::Principal;
+use admission::Admission;
+use keyed::{InFlight, Permit, Rates};
+
+/// Who is told to come back later, as the metric names it.
+const LIMITS: [&str; 6] =
+    ["address_rate", "address_requests", "reader_rate", "reader_requests", "failed_auth", "agent_admission"];
+/// When one who has too many requests running may try again. Nobody knows when one of them ends.
+const RUNNING: Duration = Duration::from_secs(1);
+
+/// The limits and what has been used of them.
+#[derive(Debug)]
+pub struct Limiter {
+    trusted_proxies: Vec<ipnet::IpNet>,
+    addresses: Rates<IpAddr>,
+    readers: Rates<Principal>,
+    failures: Rates<IpAddr>,
+    of_addresses: Arc<InFlight<IpAddr>>,
+    of_readers: Arc<InFlight<Principal>>,
+    admission: Admission,
+    metrics: Arc<Metrics>,
+}
+
+/// Where a request comes from, as far as trusted proxies say: an extension of requests and responses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Client(pub IpAddr);
+
+/// What a request takes from the limits for as long as it runs, its response's body included. An extension of both.
+#[derive(Debug, Clone, Default)]
+pub struct Permits(Arc<Taken>);
+
+#[derive(Debug, Default)]
+struct Taken {
+    address: OnceLock<Permit<IpAddr>>,
+    reader: OnceLock<Permit<Principal>>,
+}
+
+impl Limiter {
+    /// Nothing is used yet.
+    pub fn new(limits: &RequestLimits, metrics: Arc<Metrics>) -> Self {
+        for limit in LIMITS {
+            let _ = metrics.requests_limited.with_label_values(&[limit]);
+        }
+        Self {
+            trusted_proxies: limits.trusted_proxies.clone(),
+            addresses: Rates::per_second(limits.address_rate),
+            readers: Rates::per_second(limits.reader_rate),
+            failures: Rates::per_minute(limits.failed_auth_rate),
+            of_addresses: Arc::new(InFlight::new(limits.address_requests)),
+            of_readers: Arc::new(InFlight::new(limits.reader_requests)),
+            admission: Admission::new(limits.agent_admission),
+            metrics,
+        }
+    }
+
+    /// Counts a request of a principal that has just been authenticated.
+    ///
+    /// # Errors
+    /// [`Problem::RateLimited`] when it has used up its rate, or has too many requests running.
+    pub fn reader(&self, request: &Extensions, principal: &Principal) -> Result<(), Problem> {
+        self.readers.take(principal).map_err(|wait| self.refuse("reader_rate", wait))?;
+        if let Some(Permits(taken)) = request.get()
+            && taken.reader.get().is_none()
+        {
+            let permit = self.of_readers.enter(principal);
+            let permit = permit.ok_or_else(|| self.refuse("reader_requests", RUNNING))?;
+            let _ = taken.reader.set(permit);
+        }
+        Ok(())
+    }
+
+    /// Counts a credential that proved nothing.
+    ///
+    /// Whoever shares an address with a guesser goes on: a valid credential is never refused for the failures of others.
+    /// Guessing one is hopeless as it is; what is limited here is the work that trying makes.
+    ///
+    /// # Errors
+    /// [`Problem::RateLimited`] instead of what else would be said, when there were too many from this address.
+    pub fn failed(&self, request: &Extensions) -> Result<(), Problem> {
+        let Some(Client(address)) = request.get() else { return Ok(()) };
+        self.failures.take(address).map_err(|wait| self.refuse("failed_auth", wait))
+    }
+
+    /// Lets an agent's connection in, perhaps after a short wait. `known` is one that came with a valid credential: it
+    /// does not queue behind those that did not.
+    ///
+    /// # Errors
+    /// [`Problem::Busy`] when too many wait already.
+    pub async fn admit(&self, known: bool) -> Result<(), Problem> {
+        self.admission.admit(known).await.map_err(|retry_after| {
+            self.count("agent_admission");
+            Problem::Busy { retry_after }
+        })
+    }
+
+    fn address(&self, address: IpAddr) -> Result<Permit<IpAddr>, Problem> {
+        self.addresses.take(&address).map_err(|wait| self.refuse("address_rate", wait))?;
+        self.of_addresses.enter(&address).ok_or_else(|| self.refuse("address_requests", RUNNING))
+    }
+
+    fn refuse(&self, limit: &str, retry_after: Duration) -> Problem {
+        self.count(limit);
+        Problem::RateLimited { retry_after }
+    }
+
+    fn count(&self, limit: &str) {
+        self.metrics.requests_limited.with_label_values(&[limit]).inc();
+    }
+}
+
+/// Middleware: counts the request against its address.
+pub async fn limit(State(limiter): State<Arc<Limiter>>, mut request: Request, next: Next) -> Response {
+    let Some(Peer(peer)) = request.extensions().get().copied() else { return next.run(request).await };
+    let client = address::client(peer.ip(), request.headers(), &limiter.trusted_proxies);
+    let permits = Permits::default();
+    let mut response = match limiter.address(address::group(client)) {
+        Ok(permit) => {
+            let _ = permits.0.address.set(permit);
+            request.extensions_mut().insert(Client(address::group(client)));
+            request.extensions_mut().insert(permits.clone());
+            next.run(request).await
+        }
+        Err(problem) => problem.into_response(),
+    };
+    response.extensions_mut().insert(Client(client));
+    response.extensions_mut().insert(permits);
+    response
+}

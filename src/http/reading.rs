@@ -1,0 +1,149 @@
+//! One read by somebody who may read, from its beginning to the record of it.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+
+use super::AppState;
+use crate::audit::Audit;
+use crate::identity::Caller;
+use crate::protocol::{ByteRange, ChatId, Sha256};
+use crate::store::ReadRecord;
+use crate::transfer::{Cursor, TransferError};
+
+/// By which way somebody came to some bytes, as far as the route says.
+#[derive(Debug, Clone, Default)]
+pub struct Way {
+    /// The chat of the set.
+    pub chat: Option<ChatId>,
+    /// The path in the set.
+    pub path: Option<String>,
+    /// The id of the link that was used.
+    pub link: Option<String>,
+}
+
+/// A read under way. Its drop is its end: the reader may leave at any time.
+pub struct Reading {
+    audit: Audit,
+    begun: Instant,
+    record: ReadRecord,
+}
+
+impl Reading {
+    /// A read that begins now and of which nothing has been sent.
+    pub fn begin(state: &AppState, caller: &Caller, way: Way, sha256: Sha256, range: ByteRange) -> Self {
+        let Way { chat, path, link } = way;
+        let record = ReadRecord {
+            // Given at the end.
+            id: 0,
+            started_at: state.clock.unix_millis(),
+            duration_ms: 0,
+            principal: caller.principal.clone(),
+            chat,
+            agents: Vec::new(),
+            sha256,
+            path,
+            range,
+            sent_bytes: 0,
+            outcome: "reader_left".to_owned(),
+            transfer: None,
+            link,
+        };
+        Self { audit: state.audit.clone(), begun: Instant::now(), record }
+    }
+
+    /// It failed before the first byte.
+    pub fn fail(mut self, error: TransferError) -> TransferError {
+        error.code().clone_into(&mut self.record.outcome);
+        error
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.record.duration_ms = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.audit.record(self.record.clone());
+    }
+}
+
+/// A transfer as a response's body. An error cuts it: HTTP/1.1 stays short of its Content-Length, HTTP/2 is reset.
+pub struct Transferred {
+    cursor: Cursor,
+    reading: Reading,
+}
+
+impl Transferred {
+    /// A transfer that has begun.
+    pub fn new(cursor: Cursor, reading: Reading) -> Self {
+        Self { cursor, reading }
+    }
+}
+
+impl Drop for Transferred {
+    fn drop(&mut self) {
+        let (live, record) = (self.cursor.live(), &mut self.reading.record);
+        record.transfer = Some(live.id.0);
+        record.agents = live.agents();
+        record.sent_bytes = live.sent();
+        self.cursor.outcome().clone_into(&mut record.outcome);
+    }
+}
+
+impl http_body::Body for Transferred {
+    type Data = Bytes;
+    type Error = TransferError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, TransferError>>> {
+        self.cursor.poll_next(cx).map(|next| next.map(|piece| piece.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.cursor.remaining() == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.cursor.remaining())
+    }
+}
+
+/// Bytes that the gateway has itself as a response's body.
+pub struct Held {
+    bytes: Bytes,
+    reading: Reading,
+}
+
+impl Held {
+    /// All of it, in one piece.
+    pub fn new(bytes: Bytes, mut reading: Reading) -> Self {
+        if bytes.is_empty() {
+            "complete".clone_into(&mut reading.record.outcome);
+        }
+        Self { bytes, reading }
+    }
+}
+
+impl http_body::Body for Held {
+    type Data = Bytes;
+    type Error = TransferError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, TransferError>>> {
+        if self.bytes.is_empty() {
+            return Poll::Ready(None);
+        }
+        let bytes = std::mem::take(&mut self.bytes);
+        self.reading.record.sent_bytes = bytes.len() as u64;
+        "complete".clone_into(&mut self.reading.record.outcome);
+        Poll::Ready(Some(Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.bytes.len() as u64)
+    }
+}

@@ -1,0 +1,101 @@
+use std::collections::{HashMap, HashSet};
+
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::{Store, StoreError, rows};
+use crate::protocol::Principal;
+
+/// A nonce that a signature brought, and until when (Unix milliseconds) it could come again.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Nonce {
+    /// Whose.
+    pub principal: Principal,
+    /// As it was sent.
+    pub nonce: String,
+    /// Forgotten after this.
+    pub expires_at: i64,
+}
+
+/// Rows of one statement.
+const ROWS: usize = 500;
+
+impl Store {
+    /// Remembers nonces, and answers which of them nobody had brought before. On return they are on disk, so that they
+    /// are refused after a restart and on other nodes too.
+    pub async fn spend_nonces(&self, mut nonces: Vec<Nonce>) -> Result<HashSet<(Principal, String)>, StoreError> {
+        // In one order, so that two nodes that insert the same ones wait for each other instead of both.
+        nonces.sort();
+        nonces.dedup_by(|a, b| (&a.principal, &a.nonce) == (&b.principal, &b.nonce));
+        let store = self.clone();
+        self.note(async move {
+            let mut tx = store.begin().await?;
+            let mut fresh = HashSet::with_capacity(nonces.len());
+            for some in nonces.chunks(ROWS) {
+                let values: Vec<String> =
+                    (0..some.len()).map(|row| format!("({})", rows::placeholders(3 * row + 1, 3))).collect();
+                let sql = format!(
+                    "INSERT INTO nonces (principal, nonce, expires_at) VALUES {} ON CONFLICT DO NOTHING \
+                     RETURNING principal, nonce",
+                    values.join(", ")
+                );
+                let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(some.len() == 1);
+                for nonce in some {
+                    query = query.bind(nonce.principal.as_str()).bind(nonce.nonce.as_str()).bind(nonce.expires_at);
+                }
+                for row in query.fetch_all(&mut *tx).await? {
+                    fresh.insert((rows::parsed(&row, "principal")?, row.try_get("nonce")?));
+                }
+            }
+            tx.commit().await?;
+            Ok(fresh)
+        })
+        .await
+    }
+
+    /// How many nonces that have not expired by `now` (Unix milliseconds) are remembered for each of `principals`; one
+    /// that is not in the answer has none.
+    pub async fn count_nonces(
+        &self,
+        principals: &[Principal],
+        now: i64,
+    ) -> Result<HashMap<Principal, u64>, StoreError> {
+        self.bounded(async {
+            let mut counts = HashMap::new();
+            for some in principals.chunks(ROWS) {
+                let list = rows::placeholders(2, some.len());
+                let sql = format!(
+                    "SELECT principal, count(*) AS count FROM nonces WHERE expires_at >= $1 AND principal IN ({list}) \
+                     GROUP BY principal"
+                );
+                let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false).bind(now);
+                for principal in some {
+                    query = query.bind(principal.as_str());
+                }
+                for row in query.fetch_all(&self.0.reader).await? {
+                    counts.insert(rows::parsed(&row, "principal")?, rows::unsigned(&row, "count")?);
+                }
+            }
+            Ok(counts)
+        })
+        .await
+    }
+
+    /// Forgets at most `limit` nonces that expired before `now` (Unix milliseconds). How many it were.
+    pub async fn sweep_nonces(&self, now: i64, limit: u32) -> Result<u64, StoreError> {
+        let store = self.clone();
+        self.note(async move {
+            let mut tx = store.begin().await?;
+            let swept = sqlx::query(
+                "DELETE FROM nonces WHERE (principal, nonce) IN \
+                 (SELECT principal, nonce FROM nonces WHERE expires_at < $1 ORDER BY expires_at LIMIT $2)",
+            )
+            .bind(now)
+            .bind(i64::from(limit))
+            .execute(&mut *tx)
+            .await?;
+            tx.commit().await?;
+            Ok(swept.rows_affected())
+        })
+        .await
+    }
+}
