@@ -18,7 +18,7 @@ use bytes::Bytes;
 
 use crate::identity::Caller;
 use crate::protocol::limits::PATH_BYTES;
-use crate::protocol::{AgentName, ChatId, Chunks, EntryKind, Principal, Sha256};
+use crate::protocol::{AgentName, ChatId, Chunks, EntryKind, Location, Principal, Sha256};
 use crate::store::{Scope, Store, StoreError, TaskRule};
 
 use cache::{Answer, Cache, Target};
@@ -34,15 +34,46 @@ pub struct Readable {
     pub size: u64,
     /// What vouches for each chunk, whichever source it comes from. Without one, only the whole blob's hash does.
     pub chunks: Option<Arc<Chunks>>,
-    /// Never empty, the one that was announced first in front, and no agent twice.
+    /// Never empty, the one that was announced first in front, and none twice.
     pub sources: Vec<Source>,
 }
 
-/// One announcement that offers the bytes.
-#[derive(Debug, Clone)]
+impl Readable {
+    /// The same bytes, from agents' own connections only. `None` when nobody offers them that way.
+    pub fn by_relay(mut self) -> Option<Self> {
+        self.sources.retain(|source| source.way == Way::Relay);
+        (!self.sources.is_empty()).then_some(self)
+    }
+}
+
+/// One way to the bytes that an announcement names.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     /// Who announced it; a `relay` location reaches this agent only.
     pub agent: Principal,
+    /// How they are had.
+    pub way: Way,
+}
+
+/// How bytes are had.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Way {
+    /// Over the agent's own connection.
+    Relay,
+    /// From a place that the announcement names.
+    Location(Arc<Remote>),
+}
+
+/// A place that an announcement names. Its bytes are worth no more than the announcing agent's own word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remote {
+    /// Where.
+    pub location: Location,
+    /// The manifest's `producer.task`, which the producer's endpoint asks for.
+    pub task: Option<String>,
+    /// Whether the gateway may say who it is. It may not where the place is another agent's, as far as is known: what that
+    /// agent lets this gateway have is not the announcing agent's to have.
+    pub signed: bool,
 }
 
 /// A file of a set that a caller may read.

@@ -10,6 +10,7 @@ mod cursor;
 mod error;
 mod feed;
 mod live;
+pub mod location;
 mod mismatch;
 mod pipe;
 mod source;
@@ -37,6 +38,7 @@ use crate::read::Coverage;
 use beside::Beside;
 use budget::{Allowance, Budget};
 use feed::Feed;
+use location::Locations;
 use mismatch::Mismatches;
 use pipe::Pipe;
 
@@ -82,6 +84,7 @@ const MANY: usize = 8;
 /// The transfers of this process.
 pub struct Transfers {
     agents: Arc<Agents>,
+    locations: Arc<Locations>,
     limits: Limits,
     budget: Arc<Budget>,
     beside: Beside,
@@ -99,7 +102,7 @@ pub struct Transfers {
 
 impl Transfers {
     /// No transfer runs. Feeds run on `tracker`.
-    pub fn new(agents: Arc<Agents>, limits: Limits, tracker: TaskTracker) -> Arc<Self> {
+    pub fn new(agents: Arc<Agents>, locations: Arc<Locations>, limits: Limits, tracker: TaskTracker) -> Arc<Self> {
         for outcome in TransferError::OUTCOMES {
             let _ = agents.metrics.transfers_ended.with_label_values(&[outcome]);
         }
@@ -109,6 +112,7 @@ impl Transfers {
         Arc::new(Self {
             budget: Budget::new(limits.memory_budget, limits.max_transfers),
             beside: Beside::default(),
+            locations,
             limits,
             mismatches: Mismatches::default(),
             running: DashMap::new(),
