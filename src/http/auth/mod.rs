@@ -48,7 +48,7 @@ impl FromRequestParts<AppState> for Reader {
 /// The same as [`authenticate`], where failures of one address are limited.
 async fn identify(parts: &Parts, state: &AppState) -> Result<Identity, Problem> {
     let identity = authenticate(parts, state).await;
-    if let Err(Problem::BadCredential(_)) = identity {
+    if let Err(Problem::BadCredential(_) | Problem::BadSignature(_)) = identity {
         state.limiter.failed(&parts.extensions)?;
     }
     identity
