@@ -90,6 +90,7 @@ pub struct Gateway {
     pub dir: tempfile::TempDir,
     pub address: SocketAddr,
     pub ops: SocketAddr,
+    args: &'static [&'static str],
 }
 
 impl Gateway {
@@ -98,12 +99,12 @@ impl Gateway {
         Self::start_with(&[])
     }
 
-    /// The same with more flags.
-    pub fn start_with(flags: &[&str]) -> Self {
+    /// The same, with more arguments.
+    pub fn start_with(args: &'static [&'static str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let any = "127.0.0.1:0".parse().unwrap();
-        let (process, address, ops) = serve(dir.path(), any, any, flags);
-        Self { process, dir, address, ops }
+        let (process, address, ops) = serve(dir.path(), any, any, args);
+        Self { process, dir, address, ops, args }
     }
 
     /// Stops in order. Every line of its log.
@@ -113,10 +114,10 @@ impl Gateway {
 
     /// Stops in order, and starts again at the same addresses with the same data.
     pub fn restart(self) -> Self {
-        let Self { process, dir, address, ops } = self;
+        let Self { process, dir, address, ops, args } = self;
         process.stop();
-        let (process, address, ops) = serve(dir.path(), address, ops, &[]);
-        Self { process, dir, address, ops }
+        let (process, address, ops) = serve(dir.path(), address, ops, args);
+        Self { process, dir, address, ops, args }
     }
 
     /// What `sluice token …` prints.
@@ -166,11 +167,11 @@ impl Gateway {
     }
 }
 
-fn serve(dir: &Path, listen: SocketAddr, ops: SocketAddr, flags: &[&str]) -> (Process, SocketAddr, SocketAddr) {
+fn serve(dir: &Path, listen: SocketAddr, ops: SocketAddr, more: &[&str]) -> (Process, SocketAddr, SocketAddr) {
     let (listen, ops) = (listen.to_string(), ops.to_string());
     let args = ["serve", "--listen", &listen, "--ops-listen", &ops, "--log-format", "json"];
-    let mut command = sluice(&[&args[..], flags].concat());
-    command.current_dir(dir);
+    let mut command = sluice(&args);
+    command.current_dir(dir).args(more);
     let mut process = Process::spawn(command);
     let serving = process.wait_for("line that says it serves", |line| {
         serde_json::from_str::<Value>(line).ok().filter(|line| line["message"] == "serving")
