@@ -113,6 +113,7 @@ impl Gateway {
             false => Audit::start(store.clone(), metrics.clone(), &tracker, ended.clone()),
         };
         let outbound = Outbound::new(settings.allow_hosts.clone(), FETCHES, metrics.clone());
+        let access = Access::new(store.clone(), ACCESS_BYTES);
         let state = AppState {
             signatures: Signatures::new(
                 signature_rules(&settings, &public_url),
@@ -130,10 +131,10 @@ impl Gateway {
             metrics: metrics.clone(),
             public_url: Arc::new(public_url),
             require_task: settings.require_task,
-            access: Access::new(store.clone(), ACCESS_BYTES),
+            access: access.clone(),
             sets: Sets::new(store.clone(), metrics, SetLimits::default(), is_open, draining.clone()),
             store,
-            transfers: Transfers::new(Arc::clone(&agents), limits, tracker.clone()),
+            transfers: Transfers::new(Arc::clone(&agents), access, limits, tracker.clone()),
             agents,
             tracker,
         };
@@ -200,6 +201,7 @@ impl Gateway {
             signal,
             serving,
             operating,
+            state.transfers.watch(&drained),
             watch_database(&state, &draining),
             sweep::run(state.store.clone(), state.clock.clone(), settings.audit_retention, draining.clone()),
         );
