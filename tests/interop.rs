@@ -8,9 +8,12 @@ use std::process::Command;
 use process::{AGENT, Gateway, Process, python, request};
 use serde_json::{Value, json};
 
-fn skill(gateway: &Gateway, token: &str) -> Option<Process> {
+/// The skill with a token, or signing. The name it is told means nothing beside a token's.
+fn skill(gateway: &Gateway, token: Option<&str>) -> Option<Process> {
     let mut script: Command = python("portal_connect.py")?;
-    script.arg(format!("http://{}", gateway.address)).arg("any-name").env("SLUICE_TOKEN", token);
+    let name = if token.is_some() { "any-name" } else { AGENT };
+    script.arg(format!("http://{}", gateway.address)).arg(name).env_remove("SLUICE_TOKEN");
+    script.envs(token.map(|token| ("SLUICE_TOKEN", token)));
     Some(Process::spawn(script))
 }
 
@@ -29,16 +32,20 @@ fn next_session(skill: &mut Process) -> String {
 }
 
 fn online(gateway: &Gateway) -> bool {
+    agent(gateway)["online"] == true
+}
+
+fn agent(gateway: &Gateway) -> Value {
     let token = gateway.token(&["operator"]);
     let (status, body) = request(gateway.address, "GET", &format!("/v1/agents/{AGENT}"), &token, &json!({}));
     assert_eq!(status, 200, "{body}");
-    serde_json::from_str::<Value>(&body).unwrap()["online"] == true
+    serde_json::from_str(&body).unwrap()
 }
 
 #[test]
 fn the_sdks_skill_gets_a_session_and_another_after_a_restart() {
     let gateway = Gateway::start();
-    let Some(mut skill) = skill(&gateway, &gateway.agent_token()) else { return };
+    let Some(mut skill) = skill(&gateway, Some(&gateway.agent_token())) else { return };
     let first = next_session(&mut skill);
     assert!(online(&gateway));
 
@@ -46,4 +53,27 @@ fn the_sdks_skill_gets_a_session_and_another_after_a_restart() {
     let second = next_session(&mut skill);
     assert_ne!(first, second);
     assert!(online(&gateway));
+}
+
+#[test]
+fn the_sdks_skill_signs_its_connections() {
+    let gateway = Gateway::start_with(&["--allow-hosts", "127.0.0.2"]);
+    let Some(mut skill) = skill(&gateway, None) else { return };
+    let url = skill.wait_for("agent URL", |line| line.strip_prefix("agent ").map(str::to_owned));
+    let first = next_session(&mut skill);
+    assert_eq!(agent(&gateway)["principal"], format!("agent:{url}"));
+
+    // It signs each upgrade afresh, so it finds back.
+    let gateway = gateway.restart();
+    assert_ne!(next_session(&mut skill), first);
+    assert_eq!(agent(&gateway)["online"], true);
+}
+
+#[test]
+fn the_sdks_skill_is_told_why_its_signature_is_refused() {
+    // Its key set is at an address that is not public, and nobody allowed that.
+    let gateway = Gateway::start();
+    let Some(mut skill) = skill(&gateway, None) else { return };
+    let refused = skill.wait_for("refusal", |line| line.strip_prefix("refused ").map(str::to_owned));
+    assert!(refused.starts_with("unauthorized signature_agent_invalid: "), "{refused}");
 }

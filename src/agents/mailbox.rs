@@ -14,6 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::message::Close;
 use super::read::NewRead;
 use crate::protocol::frames::PlatformFrame;
+use crate::protocol::limits::CREDIT_DEFAULT;
 use crate::protocol::{Principal, RequestId};
 
 /// The connection is gone.
@@ -63,10 +64,14 @@ impl Mailbox {
         self.post(|mail| mail.reads.push(read))
     }
 
-    /// Adds credit to a read.
+    /// Adds credit to a read. Where the read itself has not been sent yet, it carries the credit: an agent ignores credit
+    /// for a read that it does not know.
     pub fn credit(&self, id: &RequestId, frames: u32) {
         // A connection that is gone has ended its reads already.
-        let _ = self.post(|mail| *mail.credit.entry(id.clone()).or_default() += frames);
+        let _ = self.post(|mail| match mail.reads.iter_mut().find(|read| read.frame.request_id == *id) {
+            Some(read) => *read.frame.credit.get_or_insert(CREDIT_DEFAULT) += frames,
+            None => *mail.credit.entry(id.clone()).or_default() += frames,
+        });
     }
 
     /// Stops a read.

@@ -219,7 +219,7 @@ mod tests {
     use super::super::slots::Slots;
     use super::*;
     use crate::protocol::frames::ErrorBody;
-    use crate::protocol::limits::CONCURRENT_READS;
+    use crate::protocol::limits::{CONCURRENT_READS, DATA_PAYLOAD};
     use crate::protocol::{ByteRange, Sha256};
 
     struct Fixture {
@@ -234,9 +234,17 @@ mod tests {
         }
 
         fn ask(&mut self, id: &str, len: u64, credit: u32) -> Read {
+            let read = self.post(id, len, credit);
+            let mut mail = self.mail();
+            self.reads.insert(mail.reads.pop().unwrap());
+            read
+        }
+
+        /// A read that the connection has not taken from its mail yet.
+        fn post(&self, id: &str, len: u64, credit: u32) -> Read {
             let slot = self.slots.try_take().unwrap();
             let range = ByteRange { start: 0, end: len };
-            let read = Read::ask(
+            Read::ask(
                 &self.mailbox,
                 slot,
                 Principal::agent("a").unwrap(),
@@ -244,10 +252,7 @@ mod tests {
                 (id.parse().unwrap(), range, credit),
                 Instant::now(),
             )
-            .unwrap();
-            let mut mail = self.mail();
-            self.reads.insert(mail.reads.pop().unwrap());
-            read
+            .unwrap()
         }
 
         fn mail(&self) -> super::super::mailbox::Mail {
@@ -289,6 +294,21 @@ mod tests {
         assert_eq!(next(&mut read), Some(ReadEvent::Ended(ReadEnd::Complete)));
         drop(read);
         assert!(f.mail().cancels.is_empty(), "a read that is over is not cancelled");
+    }
+
+    #[test]
+    fn credit_never_goes_ahead_of_its_read() {
+        let f = Fixture::new();
+        let frame = DATA_PAYLOAD as u64;
+        let (first, second) = (f.post("r1", 9 * frame, 2), f.post("r2", 9 * frame, 1));
+        second.grant(3, Instant::now());
+        first.grant(1, Instant::now());
+        second.grant(1, Instant::now());
+        let mail = f.mail();
+        assert_eq!(mail.reads.iter().map(|read| read.frame.credit).collect::<Vec<_>>(), [Some(3), Some(5)]);
+        assert!(mail.credit.is_empty(), "an agent that does not know the read yet would ignore it");
+        second.grant(2, Instant::now());
+        assert_eq!(f.mail().credit, [("r2".parse().unwrap(), 2)].into(), "what was sent is topped up by a frame");
     }
 
     #[test]

@@ -19,6 +19,18 @@ pub struct Nonce {
 /// Rows of one statement.
 const ROWS: usize = 500;
 
+pub(super) const SWEEP: &str = "DELETE FROM nonces WHERE (principal, nonce) IN \
+     (SELECT principal, nonce FROM nonces WHERE expires_at < $1 ORDER BY expires_at LIMIT $2)";
+
+/// Counts what some principals have, from the second placeholder on.
+pub(super) fn count(principals: usize) -> String {
+    let list = rows::placeholders(2, principals);
+    format!(
+        "SELECT principal, count(*) AS count FROM nonces WHERE expires_at >= $1 AND principal IN ({list}) \
+         GROUP BY principal"
+    )
+}
+
 impl Store {
     /// Remembers nonces, and answers which of them nobody had brought before. On return they are on disk, so that they
     /// are refused after a restart and on other nodes too.
@@ -62,12 +74,7 @@ impl Store {
         self.bounded(async {
             let mut counts = HashMap::new();
             for some in principals.chunks(ROWS) {
-                let list = rows::placeholders(2, some.len());
-                let sql = format!(
-                    "SELECT principal, count(*) AS count FROM nonces WHERE expires_at >= $1 AND principal IN ({list}) \
-                     GROUP BY principal"
-                );
-                let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false).bind(now);
+                let mut query = sqlx::query(AssertSqlSafe(count(some.len()))).persistent(false).bind(now);
                 for principal in some {
                     query = query.bind(principal.as_str());
                 }
@@ -85,14 +92,7 @@ impl Store {
         let store = self.clone();
         self.note(async move {
             let mut tx = store.begin().await?;
-            let swept = sqlx::query(
-                "DELETE FROM nonces WHERE (principal, nonce) IN \
-                 (SELECT principal, nonce FROM nonces WHERE expires_at < $1 ORDER BY expires_at LIMIT $2)",
-            )
-            .bind(now)
-            .bind(i64::from(limit))
-            .execute(&mut *tx)
-            .await?;
+            let swept = sqlx::query(SWEEP).bind(now).bind(i64::from(limit)).execute(&mut *tx).await?;
             tx.commit().await?;
             Ok(swept.rows_affected())
         })

@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::audit::read_search;
 use super::offers::{Search, blob_search, file_search, manifest_search};
-use super::{ReadFilter, Scope, Store, StoreOptions, TaskRule, announcements, audit, sessions, sets};
+use super::{ReadFilter, Scope, Store, StoreOptions, TaskRule, announcements, audit, nonces, sessions, sets};
 use crate::on_both_databases;
 use crate::protocol::{ChatId, Principal, Sha256};
 use db::TestDatabase;
@@ -15,7 +15,7 @@ use db::TestDatabase;
 on_both_databases!(rows_are_found_by_index, repeated_blobs_meet_a_manifest_once);
 
 /// Enough rows that a planner sees the point of an index.
-const ROWS: [&str; 9] = [
+const ROWS: [&str; 10] = [
     "INSERT INTO chats WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 499) \
      SELECT 'c' || i, NULL, 0 FROM n",
     "INSERT INTO participants WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
@@ -31,6 +31,8 @@ const ROWS: [&str; 9] = [
     "INSERT INTO announcements WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 7999) \
      SELECT i, 'c' || (i % 500), 'agent:' || (i % 700), 'm' || (i % 2000), 1, 's' || i, 't' || i, \
      CAST(NULL AS BIGINT), CAST(NULL AS BIGINT), CAST(NULL AS TEXT), 0, 0, CAST(NULL AS BIGINT) FROM n",
+    "INSERT INTO nonces WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 39999) \
+     SELECT 'agent:' || (i % 500), 'n' || i, i FROM n",
     "INSERT INTO audit WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) \
      SELECT i, 0, 0, 'user:' || (i % 500), 'c' || (i % 500), '[]', 'b' || (i % 900), 'p', 0, 1, 1, 'complete', \
      CAST(NULL AS BIGINT), CAST(NULL AS TEXT) FROM n",
@@ -93,6 +95,8 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         (announcements::FIND.to_owned(), vec![text("agent:1"), text("m1"), text(""), text("c:c1")]),
         (announcements::SUPERSEDE.to_owned(), vec![text("agent:1"), text("t1"), Value::Number(1), text("c:c1")]),
         (announcements::USED.to_owned(), vec![text("agent:1"), text("t1"), text("c:c1")]),
+        (nonces::SWEEP.to_owned(), vec![Value::Number(1000), Value::Number(100)]),
+        (nonces::count(2), vec![Value::Number(0), text("agent:1"), text("agent:2")]),
         (sessions::SAME.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
         (sessions::SUPERSEDED.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
         (sessions::BIND.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),

@@ -87,23 +87,29 @@ pub struct Gateway {
     pub dir: tempfile::TempDir,
     pub address: SocketAddr,
     pub ops: SocketAddr,
+    args: &'static [&'static str],
 }
 
 impl Gateway {
     /// Listens on ports of its own, and keeps everything in a folder of its own.
     pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same, with more arguments.
+    pub fn start_with(args: &'static [&'static str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let any = "127.0.0.1:0".parse().unwrap();
-        let (process, address, ops) = serve(dir.path(), any, any);
-        Self { process, dir, address, ops }
+        let (process, address, ops) = serve(dir.path(), any, any, args);
+        Self { process, dir, address, ops, args }
     }
 
     /// Stops in order, and starts again at the same addresses with the same data.
     pub fn restart(self) -> Self {
-        let Self { process, dir, address, ops } = self;
+        let Self { process, dir, address, ops, args } = self;
         process.stop();
-        let (process, address, ops) = serve(dir.path(), address, ops);
-        Self { process, dir, address, ops }
+        let (process, address, ops) = serve(dir.path(), address, ops, args);
+        Self { process, dir, address, ops, args }
     }
 
     /// What `sluice token …` prints.
@@ -153,11 +159,11 @@ impl Gateway {
     }
 }
 
-fn serve(dir: &Path, listen: SocketAddr, ops: SocketAddr) -> (Process, SocketAddr, SocketAddr) {
+fn serve(dir: &Path, listen: SocketAddr, ops: SocketAddr, more: &[&str]) -> (Process, SocketAddr, SocketAddr) {
     let (listen, ops) = (listen.to_string(), ops.to_string());
     let args = ["serve", "--listen", &listen, "--ops-listen", &ops, "--log-format", "json"];
     let mut command = sluice(&args);
-    command.current_dir(dir);
+    command.current_dir(dir).args(more);
     let mut process = Process::spawn(command);
     let serving = process.wait_for("line that says it serves", |line| {
         serde_json::from_str::<Value>(line).ok().filter(|line| line["message"] == "serving")

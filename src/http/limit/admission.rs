@@ -91,9 +91,10 @@ mod tests {
         let begun = Instant::now();
         let outcomes = join_all((0..200).map(|_| admission.admit(true))).await;
         let admitted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
-        assert_eq!(admitted, 80, "two seconds' worth");
         let took = begun.elapsed();
-        assert!(took >= Duration::from_millis(1_500), "{took:?}");
+        // Two seconds' worth; a busy machine gives time for more, and never for more than its time is worth.
+        assert!(admitted >= 80, "{admitted}");
+        assert!(admitted as f64 <= 40.0 * (took.as_secs_f64() + 1.0), "{admitted} in {took:?}");
         let waits: Vec<_> = outcomes.into_iter().filter_map(Result::err).collect();
         assert!(waits.iter().all(|wait| (2..8).contains(&wait.as_secs())), "{waits:?}");
         assert!(waits.iter().any(|wait| *wait != waits[0]), "not all at once again");

@@ -122,6 +122,8 @@ impl Feed {
             self.sources.failed(TransferError::AgentFailed);
             self.lose_link();
             self.last_progress = now;
+            tracing::warn!(transfer = %self.live.id, agent = %self.sources.current().agent,
+                position = self.verifier.position(), "an agent with credit sent nothing for --read-timeout: asking again");
             self.count_resume("stalled");
         }
         if (self.waiting.is_some() || self.slot.is_some()) && self.waited_too_long(now) {
