@@ -12,14 +12,16 @@ mod sources;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tokio::sync::watch;
 
 use crate::identity::Caller;
 use crate::protocol::limits::PATH_BYTES;
 use crate::protocol::{AgentName, ChatId, Chunks, EntryKind, Location, Principal, Sha256};
-use crate::store::{Scope, Store, StoreError, TaskRule};
+use crate::store::{Place, Scope, Store, StoreError, TaskRule};
 
 use cache::{Answer, Cache, Target};
 
@@ -36,6 +38,10 @@ pub struct Readable {
     pub chunks: Option<Arc<Chunks>>,
     /// Never empty, the one that was announced first in front, and none twice.
     pub sources: Vec<Source>,
+    /// The chats that allow it. Never empty: who takes part in none of them any more may not read on.
+    pub places: Arc<[Place]>,
+    /// The store's generation before this was asked: what was written since is not considered here.
+    pub as_of: u64,
 }
 
 impl Readable {
@@ -172,6 +178,29 @@ impl Access {
         })
     }
 
+    /// Whether anything was written since that may change who can read what.
+    pub fn has_moved_on(&self, as_of: u64) -> bool {
+        self.store.generation() != as_of
+    }
+
+    /// Changes when a write of this process may have taken access away from somebody.
+    pub fn revocations(&self) -> watch::Receiver<u64> {
+        self.store.revocations()
+    }
+
+    /// Which of these readers take part in none of the chats any more that allowed what they read: by the store as it is
+    /// now, whoever wrote it. Nothing else takes away what was allowed, neither expiry nor the sweep of old sets.
+    pub async fn revoked(&self, reads: &[(Principal, Arc<[Place]>)]) -> Result<Vec<bool>, StoreError> {
+        let readers = reads.iter().map(|(reader, _)| reader.clone()).collect();
+        let places = reads.iter().flat_map(|(_, places)| places.iter().cloned()).collect();
+        let found = self.store.participants_of(&places, &readers).await?;
+        let everyone = Principal::everyone();
+        let takes_part = |reader: &Principal, place: &Place| {
+            [reader, &everyone].iter().any(|&principal| found.contains(&(place.clone(), principal.clone())))
+        };
+        Ok(reads.iter().map(|(reader, places)| !places.iter().any(|place| takes_part(reader, place))).collect())
+    }
+
     /// The remembered answer, or else the store's.
     async fn answer(&self, caller: &Caller, target: Target) -> Result<Answer, StoreError> {
         let asked = target.clone();
@@ -195,8 +224,11 @@ impl Access {
         set: &Sha256,
         path: &str,
     ) -> Result<Option<FileAccess>, StoreError> {
+        let as_of = self.store.generation();
         let mut offers = self.store.offers_of_file(scope(caller), chat, set, path, OFFERS).await?;
         let Some(first) = offers.first().cloned() else { return Ok(None) };
+        // The path names its chat: others that have the bytes are other paths.
+        let places = Arc::new([first.place.clone()]);
         let others = self.store.offers_of_blob(scope(caller), None, &first.sha256, TaskRule::Any, OFFERS).await?;
         offers.extend(others.into_iter().filter(|offer| offer.size == first.size));
         let chunks = self.store.chunks(&first.manifest, first.position).await?.map(Arc::new);
@@ -208,7 +240,7 @@ impl Access {
             return Ok(None);
         }
         Ok(Some(FileAccess {
-            readable: Readable { sha256: first.sha256, size: first.size, chunks, sources },
+            readable: Readable { sha256: first.sha256, size: first.size, chunks, sources, places, as_of },
             path: first.path.into(),
             media_type: first.media_type.into(),
             kind: first.kind,
@@ -221,7 +253,7 @@ impl Access {
             None if request.require_task => TaskRule::None,
             None => TaskRule::Any,
         };
-        let scope = scope(caller);
+        let (scope, as_of) = (scope(caller), self.store.generation());
         let (agent, sha256) = (request.agent, request.sha256);
         let mut offers = self.store.offers_of_blob(scope, agent, sha256, rule, OFFERS).await?;
         let mut refused = !offers.is_empty();
@@ -229,11 +261,14 @@ impl Access {
         if let Some(size) = offers.first().map(|first| first.size) {
             refused = false;
             offers.retain(|offer| offer.size == size);
+            let places: HashSet<Place> = offers.iter().map(|offer| offer.place.clone()).collect();
             let found = sources::of(&self.store, offers).await?;
             let chunks = sources::settled(&found);
             let sources: Vec<Source> = found.into_iter().map(|listed| listed.source).collect();
             if !sources.is_empty() {
-                return Ok(Answer::Blob(BlobAnswer::Blob(Readable { sha256: *sha256, size, chunks, sources })));
+                let places = places.into_iter().collect();
+                let readable = Readable { sha256: *sha256, size, chunks, sources, places, as_of };
+                return Ok(Answer::Blob(BlobAnswer::Blob(readable)));
             }
         }
         match self.store.manifest_announced(scope, agent, sha256, rule).await? {

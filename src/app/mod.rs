@@ -119,6 +119,7 @@ impl Gateway {
             true => Audit::off(),
             false => Audit::start(store.clone(), metrics.clone(), &tracker, ended.clone()),
         };
+        let access = Access::new(store.clone(), ACCESS_BYTES);
         let state = AppState {
             handed_out: HandedOut::new(store.clone(), &tokens, clock.clone()),
             signin_ttl: settings.signin_ttl,
@@ -139,10 +140,10 @@ impl Gateway {
             metrics: metrics.clone(),
             public_url: Arc::new(public_url),
             require_task: settings.require_task,
-            access: Access::new(store.clone(), ACCESS_BYTES),
+            access: access.clone(),
             sets: Sets::new(store.clone(), metrics, SetLimits::default(), is_open, draining.clone()),
             store,
-            transfers: Transfers::new(Arc::clone(&agents), locations, limits, tracker.clone()),
+            transfers: Transfers::new(Arc::clone(&agents), access, locations, limits, tracker.clone()),
             agents,
             tracker,
         };
@@ -209,6 +210,7 @@ impl Gateway {
             signal,
             serving,
             operating,
+            state.transfers.watch(&drained),
             watch_database(&state, &draining),
             sweep::run(state.store.clone(), state.clock.clone(), settings.audit_retention, draining.clone()),
         );
