@@ -46,6 +46,8 @@ pub struct Metrics {
     pub sessions: IntCounterVec,
     /// Announcements decided, by `outcome`: `accepted` or the code of the refusal.
     pub announcements: IntCounterVec,
+    /// Announcements that wait for their manifests to be read.
+    pub announcements_reading: IntGauge,
     /// Broken rules of the protocol, by `rule`.
     pub violations: IntCounterVec,
     /// Chunks and files whose hash was not the announced one.
@@ -94,6 +96,11 @@ impl Metrics {
             signatures: counters(&r, "sluice_signatures_total", "Signed requests judged.", &["outcome"])?,
             sessions: counters(&r, "sluice_sessions_total", "Sessions asked for.", &["outcome"])?,
             announcements: counters(&r, "sluice_announcements_total", "Announcements decided.", &["outcome"])?,
+            announcements_reading: gauge(
+                &r,
+                "sluice_announcements_reading",
+                "Announcements that wait for their manifests to be read.",
+            )?,
             violations: counters(&r, "sluice_violations_total", "Rules of the protocol that agents broke.", &["rule"])?,
             hash_mismatches: counter(&r, "sluice_hash_mismatches_total", "Hashes that were not the announced ones.")?,
             locations: counters(&r, "sluice_locations_total", "Places asked for bytes.", &["kind", "outcome"])?,

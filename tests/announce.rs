@@ -1,21 +1,28 @@
 //! Decisions about announcements, on both databases.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+#[path = "support/blobs.rs"]
+mod blobs;
 #[path = "support/db.rs"]
 mod db;
+#[path = "announce/hostile.rs"]
+mod hostile;
+#[path = "announce/reading.rs"]
+mod reading;
 #[path = "support/sets.rs"]
 mod sets;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use blobs::Blobs;
 use db::TestDatabase;
 use serde_json::{Value, json};
 use sets::{id, open, read, value};
 use sluice::agents::{OpenSession, Text};
 use sluice::metrics::Metrics;
 use sluice::protocol::{Sha256, manifest};
-use sluice::sets::{Accepted, AnnounceCode, Announcer, Refusal, SetLimits, Sets};
+use sluice::sets::{Accepted, AnnounceCode, Announcer, Decision, Refusal, SetLimits, Sets};
 use sluice::store::{Binding, Quota, Store};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +46,7 @@ struct House {
     metrics: Arc<Metrics>,
     draining: CancellationToken,
     sets: Sets,
+    agents: Arc<Blobs>,
 }
 
 async fn house(database: &TestDatabase, limits: SetLimits) -> House {
@@ -48,8 +56,9 @@ async fn house(database: &TestDatabase, limits: SetLimits) -> House {
     let metrics = Arc::new(Metrics::new().unwrap());
     let draining = CancellationToken::new();
     let is_open = Arc::new(|session: &_| *session == id("somewhere else"));
-    let sets = Sets::new(store.clone(), metrics.clone(), limits, is_open, draining.clone());
-    House { store, metrics, draining, sets }
+    let agents = Arc::new(Blobs::default());
+    let sets = Sets::new(store.clone(), metrics.clone(), limits, is_open, agents.fetch(), draining.clone());
+    House { store, metrics, draining, sets, agents }
 }
 
 fn patient() -> SetLimits {
@@ -81,8 +90,11 @@ fn frame(manifest: &Value, change: Value) -> String {
 
 impl House {
     async fn announce(&self, by: &Announcer, text: impl Into<String>) -> Result<Accepted, Refusal> {
-        let accepted = self.sets.announce(by, &Text::from(text.into())).await?;
-        Ok(accepted.expect("the frame is an announcement"))
+        match self.sets.announce(by, &Text::from(text.into())).await? {
+            Decision::Accepted(accepted) => Ok(accepted),
+            Decision::Read(reading) => reading.run().await,
+            Decision::OtherFrame => panic!("the frame is an announcement"),
+        }
     }
 }
 
@@ -210,7 +222,8 @@ async fn a_large_frame_of_another_type_is_no_announcement(database: &TestDatabas
     let house = house(database, patient()).await;
     let text =
         json!({ "type": "response.delta", "delta": { "type": "text", "text": "x".repeat(100_000) } }).to_string();
-    assert_eq!(house.sets.announce(&on_socket(&[FLOW]), &Text::from(text)).await.unwrap(), None);
+    let decision = house.sets.announce(&on_socket(&[FLOW]), &Text::from(text)).await.unwrap();
+    assert!(matches!(decision, Decision::OtherFrame));
 }
 
 async fn a_store_that_is_away_is_unavailable(database: &TestDatabase) {

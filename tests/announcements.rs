@@ -125,7 +125,13 @@ async fn every_refusal_echoes_its_announcement(database: &TestDatabase) {
         ("bad_request", changed(&|frame| frame["progress"] = json!({"done": 2, "total": 1}))),
         ("hash_mismatch", changed(&|frame| frame["sha256"] = json!("0".repeat(64)))),
         ("size_mismatch", changed(&|frame| frame["size"] = json!(5))),
-        ("manifest_unreadable", changed(&|frame| frame["manifest"] = Value::Null)),
+        (
+            "manifest_unreadable",
+            changed(&|frame| {
+                frame["manifest"] = Value::Null;
+                frame["locations"] = json!([{"kind": "relay", "agent": "bob"}]);
+            }),
+        ),
         ("session_unknown", changed(&|frame| frame["session_id"] = json!("turn-of-bob"))),
         ("location_kind_invalid", changed(&|frame| frame["locations"] = json!([{"kind": "carrier pigeon"}]))),
         ("wrong_kind", manifest(&|manifest| manifest["kind"] = json!("webagents.artifact-set/v2"))),

@@ -15,8 +15,8 @@ use sluice::clock::Clock;
 use sluice::config::{Layer, Settings};
 use sluice::http::{AppState, router};
 use sluice::identity::{Caller, Identity};
-use sluice::protocol::{Entry, EntryKind, Manifest, Principal, Sha256};
-use sluice::store::{NewAnnouncement, Quota};
+use sluice::protocol::{Entry, EntryKind, GrowingTree, Manifest, Principal, Sha256};
+use sluice::store::{NewAnnouncement, NewSet, Quota};
 use tower::ServiceExt as _;
 
 const NOW: i64 = 1_800_000_000_000;
@@ -112,11 +112,12 @@ impl Gateway {
             agent: principal,
             session: Some(format!("s-{agent}").parse().unwrap()),
             task: Some("t1".parse().unwrap()),
-            manifest: Arc::new(manifest.clone()),
+            set: NewSet::Tree(Arc::new(GrowingTree::of(manifest.clone()).unwrap().complete().unwrap())),
             locations: None,
             progress: None,
             quota: Quota::default(),
             deadline: None,
+            order: None,
         };
         self.state.store.commit_announcement(announcement).await.unwrap();
         manifest

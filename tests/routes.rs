@@ -52,6 +52,9 @@ const TABLE: &[Row] = &[
     ("/v1/chats/{chat}/sets/{set}", For::Visitors, &[("GET", None)]),
     ("/v1/chats/{chat}/sets/{set}/entries", For::Visitors, &[("GET", None)]),
     ("/v1/chats/{chat}/sets/{set}/files/{*path}", For::Visitors, &[("GET", None)]),
+    ("/v1/chats/{chat}/files", For::Visitors, &[("GET", None)]),
+    ("/v1/chats/{chat}/files/{file}/versions", For::Visitors, &[("GET", None)]),
+    ("/v1/chats/{chat}/files/{file}/versions/{version}", For::Visitors, &[("GET", None)]),
     ("/v1/chats/{chat}/links", For::Visitors, &[("GET", None), ("POST", Some(link_body))]),
     ("/v1/chats/{chat}/links/{id}", For::Visitors, &[("DELETE", None)]),
     ("/artifacts/blobs/{name}", For::Readers, &[("GET", None)]),
@@ -89,6 +92,8 @@ struct Things {
     path: String,
     /// A file's hash, or a manifest's.
     hex: String,
+    /// A file across its versions.
+    file: String,
     link: String,
 }
 
@@ -104,6 +109,8 @@ impl Things {
             ("{*principal}", &format!("user:{}", self.reader)),
             ("{name}", &format!("sha256:{}", self.hex)),
             ("{hex}", &self.hex),
+            ("{file}", &self.file),
+            ("{version}", "1"),
             ("{agent}", &self.agent),
             ("{id}", id),
             ("{secret}", &"A".repeat(43)),
@@ -158,9 +165,12 @@ impl House {
                 set: set.identity(),
                 path: "dir/a.bin".to_owned(),
                 hex: set.file("dir/a.bin").sha256.clone(),
+                file: String::new(),
                 link: String::new(),
             };
             let token = gateway.reader(&format!("user:{reader}"));
+            let files = gateway.get(&format!("/v1/chats/{chat}/files"), &token).await.json();
+            files["files"][0]["id"].as_str().unwrap().clone_into(&mut things.file);
             let path = format!("/v1/chats/{chat}/links");
             let link = gateway.ask(Method::POST, &path, &token, Some(link_body(&things))).await;
             assert_eq!(link.status, 201);
@@ -176,6 +186,7 @@ impl House {
             set: "0".repeat(64),
             path: "dir/none.bin".to_owned(),
             hex: "1".repeat(64),
+            file: format!("af_{}", "3".repeat(16)),
             link: "2".repeat(32),
         };
         Self { gateway, alice, bob, nothing, _agents: agents }

@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use db::TestDatabase;
 use serde_json::json;
-use sets::{announcement, id, open, set};
+use sets::{announcement, id, identity_of, open, set};
 use sluice::protocol::frames::Progress;
 use sluice::protocol::{AgentName, Principal, Sha256};
 use sluice::store::{
-    Added, Announced, Binding, Claim, Commit, NewAnnouncement, OpenError, Quota, Store, StoreError, StoreOptions,
+    Added, Amount, Announced, Binding, Claim, Commit, NewAnnouncement, OpenError, Quota, Store, StoreError,
+    StoreOptions,
 };
 use sqlx::{AssertSqlSafe, Connection as _};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -173,12 +174,12 @@ async fn binding_applies_the_rules_of_announcing(database: &TestDatabase) {
         stored(store.commit_announcement(new).await.unwrap());
     }
     let newer = of_task(announcement(FLOW, Some("s2"), set(&[("a", "finished")])), "t", Some((2, 2)));
-    let finished = newer.manifest.identity;
+    let finished = identity_of(&newer);
     for new in [NewAnnouncement { session: Some(id("s2")), ..same.clone() }, newer] {
         assert_eq!(stored(store.commit_announcement(new).await.unwrap()).chat, None);
     }
     assert_eq!(store.bind_session(&id(FLOW), &id("s2"), &id("c1")).await.unwrap(), Binding::Bound(1));
-    assert_eq!(listed(&store, "c1").await, [finished, same.manifest.identity]);
+    assert_eq!(listed(&store, "c1").await, [finished, identity_of(&same)]);
 }
 
 async fn a_session_is_bound_once(database: &TestDatabase) {
@@ -203,10 +204,12 @@ async fn one_of_many_claims_gets_the_name(database: &TestDatabase) {
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == Claim::Held).count(), 1);
     let holder = store.agent_by_name(&name).await.unwrap().unwrap().principal;
     let generation = store.generation();
-    assert_eq!(store.claim_name(&name, &holder, 99).await.unwrap(), Claim::Held);
+    let first_seen = store.agent_by_name(&name).await.unwrap().unwrap().last_seen_at;
+    for (now, seen) in [(59_999, first_seen), (70_000, 70_000), (70_001, 70_000)] {
+        assert_eq!(store.claim_name(&name, &holder, now).await.unwrap(), Claim::Held);
+        assert_eq!(store.agent_by_name(&name).await.unwrap().unwrap().last_seen_at, seen, "to the minute");
+    }
     assert_eq!(store.generation(), generation, "an agent that comes back voids nobody's answers");
-    assert_eq!(store.agent_by_name(&name).await.unwrap().unwrap().last_seen_at, 99);
-    assert_eq!(store.agent_by_name(&name).await.unwrap().unwrap().last_seen_at, 99);
 
     assert!(store.reassign_name(&name, &id(OTHER)).await.unwrap());
     assert!(!store.reassign_name(&id("nobody"), &id(OTHER)).await.unwrap());
@@ -228,7 +231,8 @@ async fn agents_are_listed_by_page(database: &TestDatabase) {
 async fn quotas_are_kept(database: &TestDatabase) {
     let store = open(database).await;
     chat_with_session(&store, "c1", "s1").await;
-    let quota = Quota { unbound: 2, sets: 4, manifest_bytes: 100_000 };
+    let amount = Quota::default().agent;
+    let quota = Quota { unbound: 2, agent: Amount { sets: 4, ..amount }, ..Quota::default() };
     let announce = async |content: &str, session: Option<&str>| {
         let new = announcement(FLOW, session, set(&[("a", content)]));
         store.commit_announcement(NewAnnouncement { quota, ..new }).await.unwrap()
@@ -249,7 +253,7 @@ async fn quotas_are_kept(database: &TestDatabase) {
     assert!(full(store.commit_announcement(NewAnnouncement { quota: small, ..new }).await.unwrap()));
 
     // An unfinished set that makes way does not count.
-    let one = Quota { sets: 1, ..Quota::default() };
+    let one = Quota { agent: Amount { sets: 1, ..amount }, ..Quota::default() };
     for content in ["7", "8", "9"] {
         let new = of_task(announcement(OTHER, None, set(&[("a", content)])), "t", Some((1, 2)));
         stored(store.commit_announcement(NewAnnouncement { quota: one, ..new }).await.unwrap());

@@ -4,13 +4,14 @@ use std::time::Duration;
 use super::{BlobAnswer, BlobRequest, FileAccess, Readable, Source, Way};
 use crate::identity::Caller;
 use crate::protocol::{AgentName, ChatId, Principal, Sha256};
-use crate::store::{Store, StoreError};
+use crate::store::{FileId, Store, StoreError};
 
 /// What was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Target {
     Chat(ChatId),
     File(ChatId, Sha256, String),
+    Version(ChatId, FileId, u32),
     Blob { agent: Option<AgentName>, sha256: Sha256, task: Option<String>, require_task: bool },
 }
 
@@ -92,7 +93,7 @@ impl Cache {
 fn weight(key: &Key, answer: &Answer) -> usize {
     const LUMP: usize = 512;
     let texts = match &key.target {
-        Target::Chat(_) => 0,
+        Target::Chat(_) | Target::Version(..) => 0,
         Target::File(_, _, path) => path.len(),
         Target::Blob { task, .. } => task.as_ref().map_or(0, String::len),
     };

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use crate::identity::Caller;
 use crate::protocol::limits::PATH_BYTES;
 use crate::protocol::{AgentName, ChatId, Chunks, EntryKind, Location, Principal, Sha256};
-use crate::store::{Place, Scope, Store, StoreError, TaskRule};
+use crate::store::{FileId, Offer, Place, Scope, Store, StoreError, TaskRule};
 
 use cache::{Answer, Cache, Target};
 
@@ -38,7 +38,8 @@ pub struct Readable {
     pub chunks: Option<Arc<Chunks>>,
     /// Never empty, the one that was announced first in front, and none twice.
     pub sources: Vec<Source>,
-    /// The chats that allow it. Never empty: who takes part in none of them any more may not read on.
+    /// The chats that allow it: who takes part in none of them any more may not read on. None for what the gateway reads
+    /// for itself.
     pub places: Arc<[Place]>,
     /// The store's generation before this was asked: what was written since is not considered here.
     pub as_of: u64,
@@ -80,6 +81,25 @@ pub struct Remote {
     /// Whether the gateway may say who it is. It may not where the place is another agent's, as far as is known: what that
     /// agent lets this gateway have is not the announcing agent's to have.
     pub signed: bool,
+}
+
+/// Bytes that an announcement names before it is kept: its manifest, or one nested in it.
+#[derive(Debug, Clone)]
+pub struct Announced {
+    /// The blob.
+    pub sha256: Sha256,
+    /// Its complete length in bytes, as announced.
+    pub size: u64,
+    /// The task it answers, which a producer's endpoint asks for.
+    pub task: Option<String>,
+    /// Where it can be read: the entry's or set's list, then the announcement's.
+    pub locations: Vec<Location>,
+}
+
+/// How bytes that `agent` is announcing can be read: as that agent says, and no other. None when it names no way to
+/// them.
+pub async fn announced(store: &Store, agent: &Principal, wanted: Announced) -> Result<Option<Readable>, StoreError> {
+    sources::announced(store, agent, wanted).await
 }
 
 /// A file of a set that a caller may read.
@@ -165,6 +185,28 @@ impl Access {
         }
     }
 
+    /// A version of a chat's file. `None` when there is none, or the caller may not read it.
+    pub async fn version(
+        &self,
+        caller: &Caller,
+        chat: &ChatId,
+        file: FileId,
+        version: u32,
+    ) -> Result<Option<FileAccess>, StoreError> {
+        match self.answer(caller, Target::Version(chat.clone(), file, version)).await? {
+            Answer::File(file) => Ok(file),
+            Answer::Participant(_) | Answer::Blob(_) | Answer::Manifest => Ok(None),
+        }
+    }
+
+    /// The bytes of a nested manifest that was found as a file: kept here since it was announced.
+    pub async fn nested_manifest(&self, file: &FileAccess) -> Result<Option<Bytes>, StoreError> {
+        match file.kind {
+            EntryKind::Manifest => self.store.manifest_bytes(&file.readable.sha256).await,
+            EntryKind::File => Ok(None),
+        }
+    }
+
     /// A blob or manifest by its hash, from every set that the caller may read and whose task fits the request.
     pub async fn blob(&self, caller: &Caller, request: BlobRequest<'_>) -> Result<BlobAnswer, StoreError> {
         Ok(match self.answer(caller, Target::blob(request)).await? {
@@ -208,6 +250,11 @@ impl Access {
             match &asked {
                 Target::Chat(chat) => self.store.is_participant(chat, &caller.principal).await.map(Answer::Participant),
                 Target::File(chat, set, path) => self.find_file(caller, chat, set, path).await.map(Answer::File),
+                Target::Version(chat, file, version) => {
+                    let as_of = self.store.generation();
+                    let offers = self.store.offers_of_version(scope(caller), chat, (*file, *version), OFFERS).await?;
+                    self.file_of(caller, offers, as_of).await.map(Answer::File)
+                }
                 Target::Blob { agent, sha256, task, require_task } => {
                     let (agent, task, require_task) = (agent.as_ref(), task.as_deref(), *require_task);
                     self.find_blob(caller, BlobRequest { agent, sha256, task, require_task }).await
@@ -225,7 +272,17 @@ impl Access {
         path: &str,
     ) -> Result<Option<FileAccess>, StoreError> {
         let as_of = self.store.generation();
-        let mut offers = self.store.offers_of_file(scope(caller), chat, set, path, OFFERS).await?;
+        let offers = self.store.offers_of_file(scope(caller), chat, set, path, OFFERS).await?;
+        self.file_of(caller, offers, as_of).await
+    }
+
+    /// A file that these announcements list, and who else may help out with it.
+    async fn file_of(
+        &self,
+        caller: &Caller,
+        mut offers: Vec<Offer>,
+        as_of: u64,
+    ) -> Result<Option<FileAccess>, StoreError> {
         let Some(first) = offers.first().cloned() else { return Ok(None) };
         // The path names its chat: others that have the bytes are other paths.
         let places = Arc::new([first.place.clone()]);
@@ -236,7 +293,7 @@ impl Access {
         // Whoever else announced the hash may help out, but only with bytes that this entry's own list vouches for.
         found.retain(|listed| listed.chunks == chunks);
         let sources: Vec<Source> = found.into_iter().map(|listed| listed.source).collect();
-        if sources.is_empty() {
+        if sources.is_empty() && first.kind == EntryKind::File {
             return Ok(None);
         }
         Ok(Some(FileAccess {
@@ -258,6 +315,10 @@ impl Access {
         let mut offers = self.store.offers_of_blob(scope, agent, sha256, rule, OFFERS).await?;
         let mut refused = !offers.is_empty();
         offers.retain(|offer| offer.passes);
+        if offers.iter().any(|offer| offer.kind == EntryKind::Manifest) {
+            // It came from its agent before its set was kept.
+            return Ok(Answer::Manifest);
+        }
         if let Some(size) = offers.first().map(|first| first.size) {
             refused = false;
             offers.retain(|offer| offer.size == size);

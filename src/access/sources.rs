@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use url::Url;
 
-use super::{Remote, Source, Way};
-use crate::protocol::{AgentName, Chunks, LocationKind, Principal, Sha256};
+use super::{Announced, Readable, Remote, Source, Way};
+use crate::protocol::{AgentName, Chunks, Location, LocationKind, Principal, Sha256};
 use crate::store::{Offer, Store, StoreError};
 
 /// Most agents whose announcements are sources of one answer: a chunk list of up to 8 MiB is looked at for each.
@@ -23,13 +23,7 @@ pub(super) struct Listed {
 
 /// The ways that the offers name, in the offers' order and in each one's own: one offer for each agent.
 pub(super) async fn of(store: &Store, offers: Vec<Offer>) -> Result<Vec<Listed>, StoreError> {
-    let mut named: Vec<AgentName> = offers.iter().flat_map(relay_names).collect();
-    named.sort();
-    named.dedup();
-    let holders = if named.is_empty() { HashMap::new() } else { store.holders(&named).await? };
-    let owners: HashSet<Principal> = offers.iter().flat_map(fetched).flat_map(owners).collect();
-    let owners = if owners.is_empty() { owners } else { store.agents_among(&owners).await? };
-
+    let people = People::named(store, offers.iter().flat_map(|offer| &offer.locations)).await?;
     let mut found: Vec<Listed> = Vec::new();
     let mut seen: HashSet<Principal> = HashSet::new();
     let mut lists: HashMap<(Sha256, i64), Option<Arc<Chunks>>> = HashMap::new();
@@ -37,7 +31,7 @@ pub(super) async fn of(store: &Store, offers: Vec<Offer>) -> Result<Vec<Listed>,
         if seen.len() == AGENTS {
             break;
         }
-        let ways = ways(&offer, &holders, &owners);
+        let ways = ways(&offer.agent, offer.producer_task.as_ref(), &offer.locations, &people);
         if ways.is_empty() || !seen.insert(offer.agent.clone()) {
             continue;
         }
@@ -65,26 +59,54 @@ pub(super) fn settled(found: &[Listed]) -> Option<Arc<Chunks>> {
     if contested { None } else { found.first()?.chunks.clone() }
 }
 
-/// The ways to the bytes that an offer names. Where it names no location at all, the announcing agent's own connection is
-/// one. A `relay` location gives nothing unless the announcing agent holds its name.
-fn ways(offer: &Offer, holders: &HashMap<AgentName, Principal>, known: &HashSet<Principal>) -> Vec<Way> {
-    if offer.locations.is_empty() {
+/// Whom locations name.
+struct People {
+    /// Who holds the names of `relay` locations.
+    holders: HashMap<AgentName, Principal>,
+    /// The agents, known by their URLs, whose places are named.
+    owners: HashSet<Principal>,
+}
+
+impl People {
+    async fn named(store: &Store, locations: impl IntoIterator<Item = &Location>) -> Result<Self, StoreError> {
+        let mut names: Vec<AgentName> = Vec::new();
+        let mut possible: HashSet<Principal> = HashSet::new();
+        for location in locations {
+            match location.kind {
+                LocationKind::Relay => names.extend(location.target.parse::<AgentName>()),
+                LocationKind::Https | LocationKind::Robutler => possible.extend(owners(&location.target)),
+                LocationKind::S3 | LocationKind::Oci | LocationKind::Other(_) => {}
+            }
+        }
+        names.sort();
+        names.dedup();
+        Ok(Self {
+            holders: if names.is_empty() { HashMap::new() } else { store.holders(&names).await? },
+            owners: if possible.is_empty() { possible } else { store.agents_among(&possible).await? },
+        })
+    }
+}
+
+/// The ways to some bytes that an agent's announcement names. Where it names no location at all, the agent's own
+/// connection is one. A `relay` location gives nothing unless the announcing agent holds its name.
+fn ways(agent: &Principal, task: Option<&String>, locations: &[Location], people: &People) -> Vec<Way> {
+    if locations.is_empty() {
         return vec![Way::Relay];
     }
     let mut ways: Vec<Way> = Vec::new();
-    for location in &offer.locations {
+    for location in locations {
         let way = match location.kind {
             LocationKind::Relay => {
-                let holder = location.target.parse().ok().and_then(|name: AgentName| holders.get(&name));
-                if holder != Some(&offer.agent) {
+                let holder = location.target.parse().ok().and_then(|name: AgentName| people.holders.get(&name));
+                if holder != Some(agent) {
                     continue;
                 }
                 Way::Relay
             }
             _ => Way::Location(Arc::new(Remote {
                 location: location.clone(),
-                task: offer.producer_task.clone(),
-                signed: is_signed(&offer.agent, &location.kind, &location.target, known),
+                task: task.cloned(),
+                signed: is_signed(agent, &location.kind, &location.target, &people.owners),
             })),
         };
         if !ways.contains(&way) && ways.len() < SOURCES {
@@ -110,12 +132,6 @@ fn is_signed(agent: &Principal, kind: &LocationKind, target: &str, known: &HashS
     }
 }
 
-/// The URLs that are asked with a signature where that is allowed.
-fn fetched(offer: &Offer) -> impl Iterator<Item = &str> {
-    let signed = |kind: &LocationKind| matches!(kind, LocationKind::Https | LocationKind::Robutler);
-    offer.locations.iter().filter(move |location| signed(&location.kind)).map(|location| location.target.as_str())
-}
-
 /// The agents, known by their URLs, that a URL may belong to: its origin, and every folder that it lies in.
 fn owners(target: &str) -> impl Iterator<Item = Principal> + use<> {
     let url = Url::parse(target).ok();
@@ -129,9 +145,19 @@ fn owners(target: &str) -> impl Iterator<Item = Principal> + use<> {
     bases.filter_map(|base| Principal::agent(&base).ok())
 }
 
-fn relay_names(offer: &Offer) -> impl Iterator<Item = AgentName> {
-    let relays = offer.locations.iter().filter(|location| location.kind == LocationKind::Relay);
-    relays.filter_map(|location| location.target.parse().ok())
+/// Where the bytes of an announcement that is not kept yet can be read: the same rules as for offers.
+pub(super) async fn announced(
+    store: &Store,
+    agent: &Principal,
+    wanted: Announced,
+) -> Result<Option<Readable>, StoreError> {
+    let Announced { sha256, size, task, locations } = wanted;
+    let people = People::named(store, &locations).await?;
+    let ways = ways(agent, task.as_ref(), &locations, &people);
+    let sources: Vec<_> = ways.into_iter().map(|way| Source { agent: agent.clone(), way }).collect();
+    // Read whole, so that its own hash vouches for every byte.
+    let (chunks, places, as_of) = (None, Arc::from([]), store.generation());
+    Ok((!sources.is_empty()).then_some(Readable { sha256, size, chunks, sources, places, as_of }))
 }
 
 #[cfg(test)]

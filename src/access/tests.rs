@@ -2,8 +2,8 @@ use std::sync::Arc;
 
 use super::{Access, BlobAnswer, BlobRequest};
 use crate::identity::Caller;
-use crate::protocol::{ChatId, Principal, Sha256, manifest};
-use crate::store::{NewAnnouncement, Quota, Store, StoreOptions};
+use crate::protocol::{ChatId, GrowingTree, Principal, Sha256, manifest};
+use crate::store::{NewAnnouncement, NewSet, Quota, Store, StoreOptions};
 
 /// What is not there and what is somebody else's are answered alike after the same questions to the database.
 #[tokio::test]
@@ -20,17 +20,18 @@ async fn unknown_and_foreign_cannot_be_told_apart() {
         "producer": { "agent": "https://agent.example", "task": "t" },
         "entries": [{ "path": "a", "size": 1, "sha256": blob, "mediaType": "text/plain" }],
     });
-    let manifest = Arc::new(manifest::read(&value.to_string()).unwrap());
-    let set = manifest.identity;
+    let tree = GrowingTree::of(manifest::read(&value.to_string()).unwrap()).unwrap().complete().unwrap();
+    let set = tree.root().identity;
     let new = NewAnnouncement {
         agent,
         session: Some("s1".parse().unwrap()),
         task: None,
-        manifest,
+        set: NewSet::Tree(Arc::new(tree)),
         locations: None,
         progress: None,
         quota: Quota::default(),
         deadline: None,
+        order: None,
     };
     store.commit_announcement(new).await.unwrap();
 
@@ -46,6 +47,12 @@ async fn unknown_and_foreign_cannot_be_told_apart() {
         }
     }
     assert_eq!(costs, [1; 6]);
+    let file = store.latest_files(&chat, None, 1).await.unwrap().items[0].file;
+    for (chat, version) in [(&chat, 1), (&chat, 2), (&"c2".parse().unwrap(), 1)] {
+        let before = store.asked();
+        assert!(access.version(&bob, chat, file, version).await.unwrap().is_none());
+        assert_eq!(store.asked() - before, 1);
+    }
     for (task, require_task) in [(None, false), (None, true), (Some("t"), true), (Some("u"), false)] {
         let mut costs = Vec::new();
         for sha256 in [&blob, &set, &unknown] {

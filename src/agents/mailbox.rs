@@ -46,7 +46,7 @@ pub struct Mail {
     /// Reads to stop.
     pub cancels: Vec<RequestId>,
     /// Refusals to send, in order, each with the room of its announcement.
-    pub refusals: Vec<(PlatformFrame, OwnedSemaphorePermit)>,
+    pub refusals: Vec<(PlatformFrame, Option<OwnedSemaphorePermit>)>,
     /// Agents whose newer connection took over.
     pub superseded: Vec<Principal>,
     /// Close the connection.
@@ -82,8 +82,9 @@ impl Mailbox {
         });
     }
 
-    /// Sends the refusal of an announcement, whose room is free once it is written.
-    pub fn refuse(&self, frame: PlatformFrame, room: OwnedSemaphorePermit) -> Result<(), Gone> {
+    /// Sends the refusal of an announcement, whose room is free once it is written; none where it came in on another
+    /// connection.
+    pub fn refuse(&self, frame: PlatformFrame, room: Option<OwnedSemaphorePermit>) -> Result<(), Gone> {
         self.post(|mail| mail.refusals.push((frame, room)))
     }
 

@@ -35,8 +35,8 @@ impl Outbox {
     }
 
     /// The same for a frame that keeps `room` taken until it is written.
-    pub(super) fn push_holding(&mut self, frame: &PlatformFrame, room: OwnedSemaphorePermit) {
-        self.queue.push_back(Waiting(Message::Text(Text::from(frame.to_text())), Some(room)));
+    pub(super) fn push_holding(&mut self, frame: &PlatformFrame, room: Option<OwnedSemaphorePermit>) {
+        self.queue.push_back(Waiting(Message::Text(Text::from(frame.to_text())), room));
     }
 
     /// Queues a message before all that are not urgent.

@@ -180,13 +180,24 @@ impl Registry {
 
     /// Waits until an agent is online.
     pub async fn online(&self, agent: &Principal) -> Link {
+        self.wait_for(agent, || self.link(agent)).await
+    }
+
+    /// Waits for an agent's control connection: its mailbox.
+    pub async fn control(&self, agent: &Principal) -> Arc<Mailbox> {
+        let control = || self.agents.get(agent)?.control.as_ref().map(|link| link.mailbox.clone());
+        self.wait_for(agent, control).await
+    }
+
+    /// Looks again whenever the agent opens a connection.
+    async fn wait_for<T>(&self, agent: &Principal, look: impl Fn() -> Option<T>) -> T {
         let waiter = Waiter { registry: self, agent, notify: self.waiting.entry(agent.clone()).or_default().clone() };
         loop {
             let changed = waiter.notify.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if let Some(link) = self.link(agent) {
-                return link;
+            if let Some(found) = look() {
+                return found;
             }
             changed.await;
         }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures_util::FutureExt as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -27,7 +28,7 @@ use crate::identity::signature::{self, Rules};
 use crate::identity::{GatewayKey, HandedOut, Platform, Signatures, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::{Bounds, Outbound};
-use crate::sets::{IsOpen, SetLimits, Sets};
+use crate::sets::{Fetch, IsOpen, SetLimits, Sets};
 use crate::store::{OpenError, Store, StoreOptions};
 use crate::transfer::location::Locations;
 use crate::transfer::{self, Transfers};
@@ -114,12 +115,19 @@ impl Gateway {
         let is_open: IsOpen = Arc::new(move |session| registry.registry.is_session(session));
         let own = public_url.to_string();
         let locations = Locations::new(&outbound, key.clone(), &own, clock.clone(), metrics.clone());
+        let access = Access::new(store.clone(), ACCESS_BYTES);
+        let transfers = Transfers::new(Arc::clone(&agents), access.clone(), locations, limits, tracker.clone());
+        let reads = Arc::clone(&transfers);
+        let fetch: Fetch = Arc::new(move |agent, readable| {
+            let transfers = Arc::clone(&reads);
+            async move { transfers.fetch(agent, readable).await }.boxed()
+        });
+        let set_limits = SetLimits { quota: settings.quota, ..SetLimits::default() };
         let ended = CancellationToken::new();
         let audit = match settings.audit_retention.is_zero() {
             true => Audit::off(),
             false => Audit::start(store.clone(), metrics.clone(), &tracker, ended.clone()),
         };
-        let access = Access::new(store.clone(), ACCESS_BYTES);
         let state = AppState {
             handed_out: HandedOut::new(store.clone(), &tokens, clock.clone()),
             signin_ttl: settings.signin_ttl,
@@ -140,10 +148,10 @@ impl Gateway {
             metrics: metrics.clone(),
             public_url: Arc::new(public_url),
             require_task: settings.require_task,
-            access: access.clone(),
-            sets: Sets::new(store.clone(), metrics, SetLimits::default(), is_open, draining.clone()),
+            access,
+            sets: Sets::new(store.clone(), metrics, set_limits, is_open, fetch, draining.clone()),
             store,
-            transfers: Transfers::new(Arc::clone(&agents), access, locations, limits, tracker.clone()),
+            transfers,
             agents,
             tracker,
         };

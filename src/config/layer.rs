@@ -181,6 +181,33 @@ layer! {
     /// How long it stays written down who read what; 0s: nothing is written down [default: 90d]
     #[arg(long, env = "SLUICE_AUDIT_RETENTION", value_name = "DURATION")]
     audit_retention: Span,
+    /// Sets that one agent may have announced [default: 10000]
+    #[arg(long, env = "SLUICE_AGENT_SETS", value_name = "N")]
+    agent_sets: u64,
+
+    /// Entries of all sets that one agent may have announced [default: 5000000]
+    #[arg(long, env = "SLUICE_AGENT_ENTRIES", value_name = "N")]
+    agent_entries: u64,
+
+    /// Bytes of all entries that one agent may have announced; they stay with it [default: 1PiB]
+    #[arg(long, env = "SLUICE_AGENT_BYTES", value_name = "SIZE")]
+    agent_bytes: Size,
+
+    /// Bytes of manifests that one agent may have announced; the database keeps them [default: 4GiB]
+    #[arg(long, env = "SLUICE_AGENT_MANIFEST_BYTES", value_name = "SIZE")]
+    agent_manifest_bytes: Size,
+
+    /// Sets that may be announced into one chat [default: 10000]
+    #[arg(long, env = "SLUICE_CHAT_SETS", value_name = "N")]
+    chat_sets: u64,
+
+    /// Entries of all sets that may be announced into one chat [default: 5000000]
+    #[arg(long, env = "SLUICE_CHAT_ENTRIES", value_name = "N")]
+    chat_entries: u64,
+
+    /// Bytes of all entries that may be announced into one chat [default: 1PiB]
+    #[arg(long, env = "SLUICE_CHAT_BYTES", value_name = "SIZE")]
+    chat_bytes: Size,
 
     /// How log lines look [default: text]
     #[arg(long, env = "SLUICE_LOG_FORMAT", value_name = "FORMAT", value_enum)]

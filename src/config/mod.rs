@@ -20,6 +20,7 @@ use crate::identity::PlatformOptions;
 use crate::logging::LogFormat;
 use crate::protocol::address::Allowed;
 use crate::protocol::limits::DATA_PAYLOAD;
+use crate::store::{Amount, Quota};
 
 const MAX_TRANSFERS: u32 = 1024;
 /// A settings file is a page of text; anything longer is a mistake in the path.
@@ -136,6 +137,8 @@ pub struct Settings {
     pub links: Option<Duration>,
     /// How long it stays written down who read what; zero for not at all.
     pub audit_retention: Duration,
+    /// What agents may announce, and chats may hold.
+    pub quota: Quota,
     /// How log lines look.
     pub log_format: LogFormat,
     /// Which log lines are written, as `tracing` directives, where they were named.
@@ -176,6 +179,18 @@ impl Settings {
         database_url.check().map_err(|e| refused("database-url", e.to_string()))?;
         let memory_budget = layer.memory_budget.map_or(512 << 20, Size::bytes);
         let max_connections = positive("max-connections", layer.max_connections.unwrap_or(16_384))?;
+        let standard = Quota::default();
+        let amount = |sets: Option<u64>, entries: Option<u64>, bytes: Option<Size>, standard: Amount| Amount {
+            sets: sets.unwrap_or(standard.sets),
+            entries: entries.unwrap_or(standard.entries),
+            bytes: bytes.map_or(standard.bytes, Size::bytes),
+        };
+        let quota = Quota {
+            agent: amount(layer.agent_sets, layer.agent_entries, layer.agent_bytes, standard.agent),
+            chat: amount(layer.chat_sets, layer.chat_entries, layer.chat_bytes, standard.chat),
+            manifest_bytes: layer.agent_manifest_bytes.map_or(standard.manifest_bytes, Size::bytes),
+            ..standard
+        };
         let link_ttl = some_time("link-ttl", seconds(layer.link_ttl, 24 * 60 * 60))?;
         if let Some(level) = &layer.log_level {
             crate::logging::filter(level).map_err(|e| refused("log-level", e.to_string()))?;
@@ -217,6 +232,7 @@ impl Settings {
             signin_ttl: some_time("signin-ttl", seconds(layer.signin_ttl, 12 * 60 * 60))?,
             links: layer.links.unwrap_or(false).then_some(link_ttl),
             audit_retention: seconds(layer.audit_retention, 90 * 24 * 60 * 60),
+            quota,
             log_format: layer.log_format.unwrap_or_default(),
             log_level: layer.log_level,
         })

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{self, WebSocket, WebSocketUpgrade};
@@ -12,18 +13,18 @@ use bytes::Bytes;
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
 use http::{Extensions, HeaderMap, Method, Uri};
 use serde::Deserialize;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_tungstenite::tungstenite;
 use tokio_tungstenite::tungstenite::error::ProtocolError;
 
 use super::error::Problem;
 use super::{AppState, auth};
-use crate::agents::{Announce, Close, Connection, Credential, Kind, Message, Text};
+use crate::agents::{Agents, Announce, Close, Connection, Credential, Kind, Mailbox, Message, Text};
 use crate::identity::Identity;
 use crate::protocol::data::FRAME_MAX;
 use crate::protocol::frames::{ErrorBody, PlatformFrame};
 use crate::protocol::limits::MANIFEST_BYTES;
-use crate::sets::{Announcer, Sets};
+use crate::sets::{Announcer, Decision, Reading, Refusal};
 
 /// A control frame may be an inlined manifest of 16 MiB and its envelope.
 const CONTROL_MESSAGE: usize = MANIFEST_BYTES + 64 * 1024;
@@ -37,6 +38,8 @@ const WRITE_BUFFER: usize = 16 * 1024;
 const MAX_WRITE_BUFFER: usize = 4 * 1024 * 1024;
 /// Announcements of one connection that wait for their decision.
 const PENDING_ANNOUNCEMENTS: usize = 64;
+/// How long a refusal waits for an agent whose connection has ended.
+const UNTOLD: Duration = Duration::from_secs(600);
 
 /// The parts of the query that mean something here. A token is never logged.
 #[derive(Deserialize)]
@@ -100,22 +103,57 @@ async fn signed(method: &Method, uri: &Uri, headers: &HeaderMap, state: &AppStat
 async fn run(state: AppState, kind: Kind, credential: Option<Credential>, socket: WebSocket) {
     let (sender, announcements) = mpsc::channel(PENDING_ANNOUNCEMENTS);
     if kind == Kind::Control {
-        state.tracker.spawn(decide(state.sets, announcements));
+        state.tracker.spawn(decide(state.clone(), announcements));
     }
     Connection::new(Arc::clone(&state.agents), kind, credential, sender, Socket(socket)).run().await;
 }
 
 /// Decides the announcements of one connection in their order, beside its task.
-async fn decide(sets: Sets, mut announcements: mpsc::Receiver<Announce>) {
+async fn decide(state: AppState, mut announcements: mpsc::Receiver<Announce>) {
     while let Some(Announce { text, received, by, reply, room }) = announcements.recv().await {
-        let outcome = sets.announce(&Announcer { sessions: by, received }, &text).await;
-        drop(text);
-        let Err(refusal) = outcome else { continue };
-        let (event_id, sha256, error) = (refusal.event_id, refusal.sha256, refusal.error);
-        if reply.refuse(PlatformFrame::ArtifactError { event_id, sha256, error }, room).is_err() {
-            tracing::debug!("a refusal found its connection gone");
+        match state.sets.announce(&Announcer { sessions: by, received }, &text).await {
+            Ok(Decision::Accepted(_) | Decision::OtherFrame) => {}
+            // Beside the others, which may be what it waits for.
+            Ok(Decision::Read(reading)) => {
+                state.tracker.spawn(read(Arc::clone(&state.agents), reading, reply, room));
+            }
+            Err(refusal) => {
+                drop(text);
+                if reply.refuse(artifact_error(refusal), Some(room)).is_err() {
+                    tracing::debug!("a refusal found its connection gone");
+                }
+            }
         }
     }
+}
+
+/// Decides an announcement whose manifests have to be read. It may outlive its connection: a refusal then goes to the
+/// agent's next one, for the agent has taken the silence so far for acceptance.
+async fn read(agents: Arc<Agents>, reading: Box<Reading>, reply: Arc<Mailbox>, room: OwnedSemaphorePermit) {
+    let Err(refusal) = reading.run().await else { return };
+    let code = refusal.error.code.clone();
+    let frame = artifact_error(refusal);
+    if reply.refuse(frame.clone(), Some(room)).is_ok() {
+        return;
+    }
+    let told = async {
+        // One that ends in the moment it is found is not the one that tells.
+        while agents.registry.control(reading.agent()).await.refuse(frame.clone(), None).is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = told => {}
+        () = tokio::time::sleep(UNTOLD) => {
+            tracing::warn!(agent = %reading.agent(), code, "an agent that is gone was not told of a refusal");
+        }
+        () = agents.stop.cancelled() => {}
+    }
+}
+
+fn artifact_error(refusal: Refusal) -> PlatformFrame {
+    let Refusal { event_id, sha256, error } = refusal;
+    PlatformFrame::ArtifactError { event_id, sha256, error }
 }
 
 /// axum's WebSocket as the connection's task sees one.

@@ -211,7 +211,7 @@ impl From<TransferError> for Problem {
     fn from(error: TransferError) -> Self {
         match error {
             TransferError::AgentOffline => Self::AgentOffline { retry_after: SOON },
-            TransferError::AgentFailed => Self::AgentFailed,
+            TransferError::AgentFailed | TransferError::Shorter => Self::AgentFailed,
             TransferError::HashMismatch => Self::HashMismatch,
             TransferError::BlobGone => Self::BlobGone,
             TransferError::TooManyTransfers { limit } => Self::TooManyTransfers { limit, retry_after: SOON },

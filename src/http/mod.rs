@@ -100,7 +100,7 @@ impl fmt::Debug for AppState {
 /// Everything that the public listener serves.
 pub fn router(state: AppState) -> Router {
     // The series of downloads exist from the start; those of other routes appear with their first request.
-    for route in blobs::ROUTES.iter().chain([&native::FILE_ROUTE, &links::LINK_ROUTE]) {
+    for route in blobs::ROUTES.iter().chain([&native::FILE_ROUTE, &native::VERSION_ROUTE, &links::LINK_ROUTE]) {
         trace::touch_metrics(&state.metrics, route);
     }
     complete(routes().into_router(), state)

@@ -14,16 +14,20 @@ use super::download::{self, Content, Representation, Way};
 use super::error::Problem;
 use super::json::{PathOf, QueryOf};
 use super::routes::Routes;
+use crate::access::FileAccess;
 use crate::identity::Caller;
-use crate::protocol::{ChatId, Sha256};
-use crate::sets::{EntryList, SetList};
-use crate::store::Cursor;
+use crate::protocol::{ChatId, EntryKind, Sha256};
+use crate::sets::{EntryList, SetList, VersionList};
+use crate::store::{Cursor, FileId};
 
 /// The media type of a manifest's canonical bytes (specification section 2).
 pub const MANIFEST_TYPE: &str = "application/vnd.webagents.artifact-set+json";
 
 /// Where a file of a set is.
 pub const FILE_ROUTE: &str = "/v1/chats/{chat}/sets/{set}/files/{*path}";
+
+/// Where a version of a file is. By an id and not by its path, which two agents may both use in a chat.
+pub const VERSION_ROUTE: &str = "/v1/chats/{chat}/files/{file}/versions/{version}";
 
 /// Most sets on a page, and how many there are when nobody says.
 const SETS_PAGE: u32 = 200;
@@ -37,12 +41,19 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 
 /// The routes of lists.
 pub fn routes() -> Routes {
-    Routes::new().route("/v1/chats/{chat}/sets", get(sets)).route("/v1/chats/{chat}/sets/{set}/entries", get(entries))
+    Routes::new()
+        .route("/v1/chats/{chat}/sets", get(sets))
+        .route("/v1/chats/{chat}/sets/{set}/entries", get(entries))
+        .route("/v1/chats/{chat}/files", get(files))
+        .route("/v1/chats/{chat}/files/{file}/versions", get(versions))
 }
 
 /// The routes that serve bytes.
 pub fn downloads() -> Routes {
-    Routes::new().route("/v1/chats/{chat}/sets/{set}", get(manifest)).route(FILE_ROUTE, get(file))
+    Routes::new()
+        .route("/v1/chats/{chat}/sets/{set}", get(manifest))
+        .route(FILE_ROUTE, get(file))
+        .route(VERSION_ROUTE, get(version))
 }
 
 /// A page of a list. The cursor is read by the handler, after it is clear that the caller may see the list.
@@ -107,13 +118,71 @@ async fn file(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let file = state.access.file(&caller, &chat, &set, &path).await?.ok_or(Problem::NotFound)?;
-    let representation = Representation {
-        name: file.path.to_string(),
-        media_type: file.media_type.to_string(),
-        content: Content::Remote(file.readable),
-        way: Way { chat: Some(chat), path: Some(path), link: None },
+    serve_file(&state, &caller, &method, &headers, (chat, file)).await
+}
+
+/// A nested manifest is kept here and asks no agent.
+async fn serve_file(
+    state: &AppState,
+    caller: &Caller,
+    method: &Method,
+    headers: &HeaderMap,
+    (chat, file): (ChatId, FileAccess),
+) -> Result<Response, Problem> {
+    let content = match file.kind {
+        EntryKind::File => Content::Remote(file.readable),
+        EntryKind::Manifest => {
+            let bytes = state.access.nested_manifest(&file).await?.ok_or(Problem::NotFound)?;
+            Content::Here(file.readable.sha256, bytes)
+        }
     };
-    download::serve(&state, &caller, &method, &headers, representation).await
+    let way = Way { chat: Some(chat), path: Some(file.path.to_string()), link: None };
+    let representation =
+        Representation { name: file.path.to_string(), media_type: file.media_type.to_string(), content, way };
+    download::serve(state, caller, method, headers, representation).await
+}
+
+async fn files(
+    Visitor(caller): Visitor,
+    State(state): State<AppState>,
+    PathOf(chat): PathOf<ChatId>,
+    QueryOf(page): QueryOf<PageQuery>,
+) -> Result<Json<VersionList>, Problem> {
+    participant(&state, &caller, &chat).await?;
+    let limit = page.limit.unwrap_or(ENTRIES_PAGE_DEFAULT).clamp(1, ENTRIES_PAGE);
+    let list = state.sets.files(&chat, page.cursor()?, limit).await?;
+    Ok(Json(with_urls(&state, &chat, list)))
+}
+
+async fn versions(
+    Visitor(caller): Visitor,
+    State(state): State<AppState>,
+    PathOf((chat, file)): PathOf<(ChatId, FileId)>,
+    QueryOf(page): QueryOf<PageQuery>,
+) -> Result<Json<VersionList>, Problem> {
+    participant(&state, &caller, &chat).await?;
+    let limit = page.limit.unwrap_or(ENTRIES_PAGE_DEFAULT).clamp(1, ENTRIES_PAGE);
+    let list = state.sets.versions(&chat, file, page.cursor()?, limit).await?.ok_or(Problem::NotFound)?;
+    Ok(Json(with_urls(&state, &chat, list)))
+}
+
+async fn version(
+    Visitor(caller): Visitor,
+    State(state): State<AppState>,
+    method: Method,
+    PathOf((chat, file, version)): PathOf<(ChatId, FileId, u32)>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let file = state.access.version(&caller, &chat, file, version).await?.ok_or(Problem::NotFound)?;
+    serve_file(&state, &caller, &method, &headers, (chat, file)).await
+}
+
+fn with_urls(state: &AppState, chat: &ChatId, mut list: VersionList) -> VersionList {
+    let (base, chat) = (&state.public_url, utf8_percent_encode(chat.as_str(), SEGMENT));
+    for file in &mut list.files {
+        file.url = format!("{base}/v1/chats/{chat}/files/{}/versions/{}", file.id, file.version);
+    }
+    list
 }
 
 async fn entries(

@@ -22,7 +22,8 @@ pub mod timestamp;
 pub use conditional::{EntityTag, Precondition};
 pub use ids::{AgentName, ChatId, Principal, RequestId, SessionId, TaskId};
 pub use manifest::{
-    Chunks, Entry, EntryKind, Location, LocationKind, Manifest, ManifestCode, ManifestDraft, ManifestError,
+    Chunks, Entry, EntryKind, GrowingTree, Location, LocationKind, Manifest, ManifestCode, ManifestDraft,
+    ManifestError, Tree,
 };
 pub use range::{ByteRange, Selection};
 pub use sha256::{Hasher, Sha256};

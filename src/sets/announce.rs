@@ -1,81 +1,27 @@
-use std::sync::Arc;
+//! The decision about an announcement.
 
-use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::{Accepted, AnnounceCode, Announcer, Refusal, Sets, kib};
+use super::frame::{Claims, Content, Inlined, Refused, named_in, parse_off_task};
+use super::reading::Reading;
+use super::{Accepted, AnnounceCode, Announcer, Decision, Refusal, Sets, kib};
 use crate::agents::Text;
-use crate::protocol::frames::{AgentFrame, Announcement, ErrorBody, Progress};
-use crate::protocol::limits::SAFE_INTEGER;
-use crate::protocol::manifest::{self, ManifestError};
-use crate::protocol::{Location, Manifest, Principal, SessionId, Sha256, TaskId};
-use crate::store::{Commit, NewAnnouncement, StoreError};
+use crate::protocol::{Principal, SessionId, Sha256};
+use crate::store::{Commit, NewAnnouncement, NewSet, Order};
 
-/// Text up to this long is parsed where it stands; handing it to another thread costs more.
-const INLINE_BYTES: usize = 16 * 1024;
-/// Longest `event_id` and `sha256` that are echoed.
-const ECHO_BYTES: usize = 256;
+/// Whose announcement it is, and the relayed turn that it belongs to.
+pub(super) type Place = (Principal, Option<SessionId>);
 
-/// Why an announcement is refused.
-#[derive(Debug, thiserror::Error)]
-enum Refused {
-    #[error("{1}")]
-    Code(AnnounceCode, String),
-    #[error(transparent)]
-    Manifest(#[from] ManifestError),
-    /// No announcement at all.
-    #[error("not an announcement")]
-    OtherFrame,
-}
-
-impl Refused {
-    fn new(code: AnnounceCode, message: impl Into<String>) -> Self {
-        Self::Code(code, message.into())
-    }
-
-    fn unavailable(message: &str) -> Self {
-        Self::new(AnnounceCode::Unavailable, message)
-    }
-
-    fn body(&self) -> ErrorBody {
-        match self {
-            Self::Code(code, message) => ErrorBody::new(code.code(), message.clone()),
-            Self::Manifest(error) => ErrorBody::new(error.code.code(), error.message.clone()),
-            Self::OtherFrame => ErrorBody::new(AnnounceCode::BadRequest.code(), self.to_string()),
-        }
-    }
-
-    /// The strict reader's codes share one series.
-    fn outcome(&self) -> &'static str {
-        match self {
-            Self::Code(code, _) => code.code(),
-            Self::Manifest(_) => AnnounceCode::Manifest.code(),
-            Self::OtherFrame => AnnounceCode::BadRequest.code(),
-        }
-    }
-}
-
-/// An announcement's own claims, checked as far as one can without asking anybody.
-struct Claims {
-    event_id: Option<String>,
-    sha256: Sha256,
-    content: Result<Content, Refused>,
-}
-
-struct Content {
-    manifest: Arc<Manifest>,
-    session: Option<SessionId>,
-    task: Option<TaskId>,
-    locations: Option<Vec<Location>>,
-    progress: Option<Progress>,
-}
+/// The event id and hash that a refusal echoes, where they could be read.
+type Named = Option<(Option<String>, String)>;
 
 impl Sets {
-    /// Decides one `artifact.manifest` frame. Returns `Ok` only once the set is kept; a refusal is for the connection
-    /// that the frame came in on. Takes no longer than [`deadline`](super::SetLimits::deadline).
+    /// Decides one `artifact.manifest` frame, within [`deadline`](super::SetLimits::deadline) of its arrival. The set is
+    /// kept once the answer is [`Decision::Accepted`]; a refusal is for the connection that the frame came in on. What
+    /// has to be read from the agent first is handed back, to be read beside the connection's other announcements.
     ///
-    /// A frame of another type is `None`: frames too long for their connection's task come here unread.
-    pub async fn announce(&self, by: &Announcer, text: &Text) -> Result<Option<Accepted>, Refusal> {
+    /// Frames too long for their connection's task come here unread, so it may be one of another type.
+    pub async fn announce(&self, by: &Announcer, text: &Text) -> Result<Decision, Refusal> {
         let deadline = by.received + self.limits.deadline;
         let outcome = match tokio::time::timeout_at(deadline, self.decide(by, text, deadline)).await {
             Ok(outcome) => outcome,
@@ -83,76 +29,129 @@ impl Sets {
                 Err((None, Refused::unavailable("the announcement could not be kept in time; announce it again")))
             }
         };
-        if let Err((_, Refused::OtherFrame)) = outcome {
-            return Ok(None);
+        match outcome {
+            Err((_, Refused::OtherFrame)) => Ok(Decision::OtherFrame),
+            Ok(Decision::Read(reading)) => Ok(Decision::Read(reading)),
+            decided => {
+                self.count(decided.as_ref().map(drop).map_err(|(_, refused)| refused));
+                decided.map_err(|(named, refused)| {
+                    let (event_id, sha256) = named.unwrap_or_else(|| named_in(text.as_str()));
+                    Refusal { event_id, sha256, error: refused.body() }
+                })
+            }
         }
-        let label = outcome.as_ref().map_or_else(|(_, refused)| refused.outcome(), |_| "accepted");
-        self.metrics.announcements.with_label_values(&[label]).inc();
-        outcome.map(Some).map_err(|(named, refused)| {
-            let (event_id, sha256) = named.unwrap_or_else(|| named_in(text.as_str()));
-            Refusal { event_id, sha256, error: refused.body() }
-        })
     }
 
-    async fn decide(
-        &self,
-        by: &Announcer,
-        text: &Text,
-        deadline: Instant,
-    ) -> Result<Accepted, (Option<(Option<String>, String)>, Refused)> {
+    pub(super) fn count(&self, outcome: Result<(), &Refused>) {
+        let label = outcome.map_or_else(Refused::outcome, |()| "accepted");
+        self.metrics.announcements.with_label_values(&[label]).inc();
+    }
+
+    async fn decide(&self, by: &Announcer, text: &Text, deadline: Instant) -> Result<Decision, (Named, Refused)> {
         if self.draining.is_cancelled() {
-            return Err((
-                None,
-                Refused::unavailable("the gateway is stopping; announce the set again after reconnecting"),
-            ));
+            return Err((None, Refused::stopping()));
         }
         // Held until the end: the parsed manifest is larger than its text.
         let permits = kib(text.len()).min(kib(self.limits.budget_bytes as usize));
         let _budget = match self.budget.acquire_many(permits).await {
             Ok(budget) => budget,
-            Err(_) => return Err((None, Refused::unavailable("the gateway is stopping"))),
+            Err(_) => return Err((None, Refused::stopping())),
         };
-        let claims = parse_off_task(text).await.map_err(|refused| (None, refused))?;
-        let named = (claims.event_id, claims.sha256.to_hex());
-        let kept = async { self.keep(by, claims.sha256, claims.content?, deadline).await };
+        let Claims { event_id, sha256, content } = parse_off_task(text).await.map_err(|refused| (None, refused))?;
+        let named = (event_id, sha256.to_hex());
+        let kept = async {
+            let mut content = content?;
+            let place = self.place_of(by, content.session.take()).await?;
+            match std::mem::replace(&mut content.inlined, Inlined::Nothing) {
+                Inlined::Whole(tree) => self
+                    .keep(place, sha256, content, (NewSet::Tree(tree), None), deadline)
+                    .await
+                    .map(Decision::Accepted),
+                // The parsed manifest is not kept while it waits: the text is, which its connection has room for.
+                Inlined::Root(_) | Inlined::Nothing => {
+                    self.keep_or_read(by, text, sha256, place, content, deadline).await
+                }
+            }
+        };
         kept.await.map_err(|refused| (Some(named), refused))
     }
 
-    async fn keep(
+    /// A set whose manifests are not all here: kept when this agent has announced it before, else to be read.
+    async fn keep_or_read(
         &self,
         by: &Announcer,
+        text: &Text,
         sha256: Sha256,
+        place: Place,
         content: Content,
         deadline: Instant,
+    ) -> Result<Decision, Refused> {
+        let announced = self.store.announced_by(&place.0, &sha256).await;
+        match announced.map_err(|error| Refused::of_store(&error))? {
+            Some(held) if held.size != content.size => {
+                let message = format!("the manifest's canonical form has {} bytes", held.size);
+                return Err(Refused::new(AnnounceCode::SizeMismatch, message));
+            }
+            Some(held) => {
+                let set = (NewSet::Known(sha256, held.entries), None);
+                if let Some(kept) = self.try_keep(place.clone(), sha256, content, set, deadline).await? {
+                    return Ok(Decision::Accepted(kept));
+                }
+            }
+            None => {}
+        }
+        let Some(turn) = self.lanes.enter(&place.0) else {
+            let message = "two announcements of this agent have to be read already: wait for their outcome";
+            return Err(Refused::new(AnnounceCode::RateLimited, message));
+        };
+        Ok(Decision::Read(Box::new(Reading::new(self.clone(), text.clone(), place, turn, by.received))))
+    }
+
+    pub(super) async fn keep(
+        &self,
+        place: Place,
+        sha256: Sha256,
+        content: Content,
+        set: (NewSet, Option<Order>),
+        deadline: Instant,
     ) -> Result<Accepted, Refused> {
-        let (agent, session) = self.agent_of(by, content.session).await?;
+        let kept = self.try_keep(place, sha256, content, set, deadline).await?;
+        kept.ok_or_else(|| Refused::unavailable("the manifest is kept no longer; announce the set again"))
+    }
+
+    /// None when a set that was said to be known is not.
+    async fn try_keep(
+        &self,
+        (agent, session): Place,
+        sha256: Sha256,
+        content: Content,
+        (set, order): (NewSet, Option<Order>),
+        deadline: Instant,
+    ) -> Result<Option<Accepted>, Refused> {
         let new = NewAnnouncement {
             agent: agent.clone(),
             session,
             task: content.task.clone(),
-            manifest: content.manifest,
+            set,
             locations: content.locations,
             progress: content.progress,
             quota: self.limits.quota,
             deadline: Some(deadline),
+            order,
         };
-        match self.store.commit_announcement(new).await.map_err(store_refusal)? {
-            Commit::Stored(stored) => {
-                Ok(Accepted { agent, chat: stored.chat, sha256, task: content.task, new: stored.new })
-            }
-            Commit::QuotaExceeded(what) => {
-                Err(Refused::new(AnnounceCode::QuotaExceeded, format!("the agent may not announce more {what}")))
-            }
+        let commit = self.store.commit_announcement(new).await.map_err(|error| Refused::of_store(&error))?;
+        let accepted = |chat, new| Ok(Some(Accepted { agent, chat, sha256, task: content.task, new }));
+        match commit {
+            Commit::Stored(stored) => accepted(stored.chat, stored.new),
+            Commit::Overtaken => accepted(None, false),
+            Commit::QuotaExceeded(exceeded) => Err(Refused::new(AnnounceCode::QuotaExceeded, exceeded.to_string())),
             Commit::ForeignSession => Err(session_unknown()),
+            Commit::NotHeld => Ok(None),
         }
     }
 
     /// Whose announcement it is, and the relayed turn that it belongs to. A control session names its agent only.
-    async fn agent_of(
-        &self,
-        by: &Announcer,
-        session: Option<SessionId>,
-    ) -> Result<(Principal, Option<SessionId>), Refused> {
+    async fn place_of(&self, by: &Announcer, session: Option<SessionId>) -> Result<Place, Refused> {
         let mut agents: Vec<&Principal> = by.sessions.iter().map(|open| &open.agent).collect();
         agents.sort();
         agents.dedup();
@@ -169,7 +168,7 @@ impl Sets {
         if let Some(open) = by.sessions.iter().find(|open| open.id == session) {
             return Ok((open.agent.clone(), None));
         }
-        match self.store.session(&session).await.map_err(store_refusal)? {
+        match self.store.session(&session).await.map_err(|error| Refused::of_store(&error))? {
             Some(bound) if agents.contains(&&bound.agent) => Ok((bound.agent, Some(session))),
             Some(_) => Err(session_unknown()),
             None if (self.is_open)(&session) => Err(session_unknown()),
@@ -184,82 +183,4 @@ impl Sets {
 
 fn session_unknown() -> Refused {
     Refused::new(AnnounceCode::SessionUnknown, "the session is not known, or not this agent's")
-}
-
-fn store_refusal(error: StoreError) -> Refused {
-    if !error.is_unavailable() {
-        tracing::error!(%error, "an announcement could not be kept");
-    }
-    Refused::unavailable("the gateway cannot keep anything at the moment; announce the set again later")
-}
-
-async fn parse_off_task(text: &Text) -> Result<Claims, Refused> {
-    if text.len() <= INLINE_BYTES {
-        return parse(text.as_str());
-    }
-    let text = text.clone();
-    match tokio::task::spawn_blocking(move || parse(text.as_str())).await {
-        Ok(parsed) => parsed,
-        Err(_) => Err(Refused::unavailable("the gateway is stopping")),
-    }
-}
-
-fn parse(text: &str) -> Result<Claims, Refused> {
-    let frame = match AgentFrame::parse(text) {
-        Ok(AgentFrame::Announcement(frame)) => frame,
-        Ok(_) => return Err(Refused::OtherFrame),
-        Err(error) => return Err(Refused::new(AnnounceCode::BadRequest, error.to_string())),
-    };
-    Ok(Claims {
-        event_id: frame.event_id.clone().filter(|id| id.len() <= ECHO_BYTES),
-        sha256: frame.sha256,
-        content: content(&frame),
-    })
-}
-
-fn content(frame: &Announcement<'_>) -> Result<Content, Refused> {
-    let bad = |what: &str| Refused::new(AnnounceCode::BadRequest, what);
-    let session = frame.session_id.as_deref().map(str::parse::<SessionId>).transpose();
-    let session = session.map_err(|error| bad(&error.to_string()))?;
-    let task = frame.task_id.as_deref().map(str::parse::<TaskId>).transpose();
-    let task = task.map_err(|error| bad(&error.to_string()))?;
-    if let Some(Progress { done, total }) = frame.progress
-        && (done > total || total > SAFE_INTEGER)
-    {
-        return Err(bad("progress is not done of total"));
-    }
-    let locations = frame.locations.map(|raw| manifest::read_locations(raw.get())).transpose()?;
-    let Some(raw) = frame.manifest else {
-        return Err(Refused::new(
-            AnnounceCode::ManifestUnreadable,
-            "the manifest is not inlined, and this gateway does not read it elsewhere",
-        ));
-    };
-    let manifest = manifest::read(raw.get())?;
-    if manifest.identity != frame.sha256 {
-        let message = format!("the manifest's identity is {}", manifest.identity);
-        return Err(Refused::new(AnnounceCode::HashMismatch, message));
-    }
-    if manifest.canonical.len() as u64 != frame.size {
-        let message = format!("the manifest's canonical form has {} bytes", manifest.canonical.len());
-        return Err(Refused::new(AnnounceCode::SizeMismatch, message));
-    }
-    Ok(Content { manifest: Arc::new(manifest), session, task, locations, progress: frame.progress })
-}
-
-/// What a frame that cannot be read names, as far as that can be told.
-fn named_in(text: &str) -> (Option<String>, String) {
-    #[derive(Deserialize)]
-    struct Named {
-        event_id: Option<serde_json::Value>,
-        sha256: Option<serde_json::Value>,
-    }
-    let short = |value: Option<serde_json::Value>| match value {
-        Some(serde_json::Value::String(text)) if text.len() <= ECHO_BYTES => Some(text),
-        _ => None,
-    };
-    match serde_json::from_str::<Named>(text) {
-        Ok(named) => (short(named.event_id), short(named.sha256).unwrap_or_default()),
-        Err(_) => (None, String::new()),
-    }
 }

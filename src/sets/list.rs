@@ -43,7 +43,7 @@ pub struct SetItem {
 /// A page of a set's entries.
 #[derive(Debug, Clone, Serialize)]
 pub struct EntryList {
-    /// In the manifest's order.
+    /// In the manifest's order, each nested manifest's behind the entry that names it.
     pub entries: Vec<EntryItem>,
     /// Where the next page begins; null on the last one.
     pub next_cursor: Option<String>,
@@ -52,7 +52,7 @@ pub struct EntryList {
 /// One entry of a set.
 #[derive(Debug, Clone, Serialize)]
 pub struct EntryItem {
-    /// Within the set.
+    /// Within the set, from the top of its tree.
     pub path: String,
     /// In bytes.
     pub size: u64,
@@ -62,6 +62,8 @@ pub struct EntryItem {
     pub media_type: String,
     /// `file`, or `manifest` for a nested set.
     pub kind: &'static str,
+    /// The version of the file that this is; null while the set is unfinished and its bytes are none yet.
+    pub version: Option<u64>,
     /// Where to download it: filled in by whoever knows the routes.
     pub url: String,
 }
@@ -93,10 +95,8 @@ impl Sets {
             size: entry.size,
             sha256: entry.sha256,
             media_type: entry.media_type,
-            kind: match entry.kind {
-                EntryKind::File => "file",
-                EntryKind::Manifest => "manifest",
-            },
+            kind: kind_name(entry.kind),
+            version: entry.version,
             url: String::new(),
         });
         Ok(Some(EntryList { entries: entries.collect(), next_cursor: page.next.map(|cursor| cursor.to_string()) }))
@@ -108,6 +108,14 @@ impl Sets {
             return Ok(None);
         }
         self.store.manifest_bytes(set).await
+    }
+}
+
+/// An entry's kind on the wire.
+pub(super) fn kind_name(kind: EntryKind) -> &'static str {
+    match kind {
+        EntryKind::File => "file",
+        EntryKind::Manifest => "manifest",
     }
 }
 

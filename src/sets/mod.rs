@@ -6,24 +6,35 @@
 
 mod announce;
 mod codes;
+mod files;
+mod frame;
+mod lanes;
 mod list;
+mod reading;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::access::Readable;
 use crate::agents::OpenSession;
 use crate::metrics::Metrics;
 use crate::protocol::frames::ErrorBody;
 use crate::protocol::{ChatId, Principal, SessionId, Sha256, TaskId};
 use crate::store::{Quota, Store};
+use crate::transfer::TransferError;
+use lanes::Lanes;
 
 pub use codes::AnnounceCode;
+pub use files::{VersionItem, VersionList};
 pub use list::{EntryItem, EntryList, SetItem, SetList};
+pub use reading::Reading;
 
 /// Who holds the connection that an announcement came in on.
 #[derive(Debug, Clone)]
@@ -49,6 +60,17 @@ pub struct Accepted {
     pub new: bool,
 }
 
+/// What became of a frame.
+#[derive(Debug)]
+pub enum Decision {
+    /// The set is kept.
+    Accepted(Accepted),
+    /// Its manifest, or one nested in it, has to be read first: nothing is kept yet.
+    Read(Box<Reading>),
+    /// It was no announcement.
+    OtherFrame,
+}
+
 /// An announcement that is not kept: what `artifact.error` says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -69,16 +91,29 @@ pub struct SetLimits {
     pub budget_bytes: u32,
     /// How long after it came an announcement is decided. The SDK takes silence for acceptance after 2 s.
     pub deadline: Duration,
+    /// The same for one whose manifests have to be read. Long enough for 16 MiB over a slow line and a reconnect.
+    pub reading: Duration,
+    /// How many announcements are read at once. Each may take 32 MiB and what parsing adds.
+    pub readings: usize,
 }
 
 impl Default for SetLimits {
     fn default() -> Self {
-        Self { quota: Quota::default(), budget_bytes: 64 << 20, deadline: Duration::from_millis(1700) }
+        Self {
+            quota: Quota::default(),
+            budget_bytes: 64 << 20,
+            deadline: Duration::from_millis(1700),
+            reading: Duration::from_secs(120),
+            readings: 8,
+        }
     }
 }
 
 /// Whether a control session is open on any connection.
 pub type IsOpen = Arc<dyn Fn(&SessionId) -> bool + Send + Sync>;
+
+/// Reads all of a blob for an agent, verified; the size has been bounded.
+pub type Fetch = Arc<dyn Fn(Principal, Readable) -> BoxFuture<'static, Result<Bytes, TransferError>> + Send + Sync>;
 
 /// The sets of every chat. Clones share them.
 #[derive(Clone)]
@@ -87,7 +122,10 @@ pub struct Sets {
     metrics: Arc<Metrics>,
     limits: SetLimits,
     is_open: IsOpen,
+    fetch: Fetch,
     draining: CancellationToken,
+    lanes: Lanes,
+    reading: Arc<Semaphore>,
     /// In KiB, for a semaphore counts to 2^32 - 1 at a time.
     budget: Arc<Semaphore>,
 }
@@ -99,12 +137,13 @@ impl fmt::Debug for Sets {
 }
 
 impl Sets {
-    /// Sets kept in `store`. Once `draining` is cancelled every announcement is refused as `unavailable`.
+    /// Sets kept in `store`, their manifests read by `fetch` where they are not inlined. Once `draining` is cancelled every announcement is refused as `unavailable`.
     pub fn new(
         store: Store,
         metrics: Arc<Metrics>,
         limits: SetLimits,
         is_open: IsOpen,
+        fetch: Fetch,
         draining: CancellationToken,
     ) -> Self {
         // Every series of the outcome exists from the start.
@@ -112,7 +151,8 @@ impl Sets {
             let _ = metrics.announcements.with_label_values(&[outcome]);
         }
         let budget = Arc::new(Semaphore::new(kib(limits.budget_bytes as usize) as usize));
-        Self { store, metrics, limits, is_open, draining, budget }
+        let reading = Arc::new(Semaphore::new(limits.readings));
+        Self { store, metrics, limits, is_open, fetch, draining, lanes: Lanes::default(), reading, budget }
     }
 }
 

@@ -15,7 +15,7 @@ pub struct AgentRecord {
     pub principal: Principal,
     /// When it was first held, Unix milliseconds.
     pub created_at: i64,
-    /// When a session was last opened under it, Unix milliseconds.
+    /// When a session was last opened under it, Unix milliseconds, to the minute.
     pub last_seen_at: i64,
 }
 
@@ -27,6 +27,9 @@ pub enum Claim {
     /// Another principal.
     Foreign,
 }
+
+/// How exactly it is noted when an agent was last seen.
+const SEEN_EVERY_MS: i64 = 60_000;
 
 const COLUMNS: &str = "name, principal, created_at, last_seen_at";
 
@@ -43,9 +46,13 @@ impl Store {
     /// Takes a name for a principal unless another one holds it: the first principal wins. `now` is in Unix
     /// milliseconds.
     pub async fn claim_name(&self, name: &AgentName, principal: &Principal, now: i64) -> Result<Claim, StoreError> {
-        // Nearly every claim is an agent that comes back, whose name changes nothing about who can read what.
-        if self.see_again(name, principal, now).await? {
-            return Ok(Claim::Held);
+        // Nearly every claim is an agent that comes back: its name changes nothing about who can read what, and agents
+        // that all come back at once do not all write.
+        match self.agent_by_name(name).await? {
+            Some(held) if held.principal != *principal => return Ok(Claim::Foreign),
+            Some(held) if now < held.last_seen_at.saturating_add(SEEN_EVERY_MS) => return Ok(Claim::Held),
+            Some(_) if self.see_again(name, principal, now).await? => return Ok(Claim::Held),
+            _ => {}
         }
         let (store, name, principal) = (self.clone(), name.clone(), principal.clone());
         self.write(async move {

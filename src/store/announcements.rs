@@ -3,9 +3,11 @@ use std::sync::Arc;
 use sqlx::{Any, AnyConnection, Row as _, Transaction};
 use tokio::time::Instant;
 
+use super::quota::{self, Exceeded, Here, Quota, Weight};
+use super::versions::{self, Set};
 use super::{Store, StoreError, manifests, rows, sessions};
 use crate::protocol::frames::Progress;
-use crate::protocol::{ChatId, Location, Manifest, Principal, SessionId, TaskId};
+use crate::protocol::{ChatId, Location, Principal, SessionId, Sha256, TaskId, Tree};
 
 /// A set to be kept.
 #[derive(Debug, Clone)]
@@ -17,33 +19,31 @@ pub struct NewAnnouncement {
     /// The task it answers.
     pub task: Option<TaskId>,
     /// What is announced.
-    pub manifest: Arc<Manifest>,
+    pub set: NewSet,
     /// The announcement's own locations, which come after the manifest's.
     pub locations: Option<Vec<Location>>,
     /// Absent for a finished set.
     pub progress: Option<Progress>,
-    /// What the agent may have in all.
+    /// What may be announced in all.
     pub quota: Quota,
     /// When the answer comes too late: nothing is committed from then on.
     pub deadline: Option<Instant>,
+    /// When the announcement came, for one that is kept much later: see [`Store::order`].
+    pub order: Option<Order>,
 }
 
-/// How much one agent may have announced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Quota {
-    /// Sets that are in no chat.
-    pub unbound: u64,
-    /// Sets in all.
-    pub sets: u64,
-    /// Bytes of manifests in all.
-    pub manifest_bytes: u64,
+/// What is announced.
+#[derive(Debug, Clone)]
+pub enum NewSet {
+    /// A manifest with everything that is nested in it, all of which came from the agent.
+    Tree(Arc<Tree>),
+    /// A manifest that the agent has announced before and that is still kept, and how many entries it is thought to have.
+    Known(Sha256, u64),
 }
 
-impl Default for Quota {
-    fn default() -> Self {
-        Self { unbound: 1000, sets: 10_000, manifest_bytes: 4 << 30 }
-    }
-}
+/// A place in the order of announcements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Order(i64);
 
 /// A set that is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,16 +61,27 @@ pub struct Announced {
 pub enum Commit {
     /// It is kept.
     Stored(Announced),
-    /// The agent has as many of these as it may have.
-    QuotaExceeded(&'static str),
+    /// A later announcement of the same task took its place before it could be kept.
+    Overtaken,
+    /// There may be no more of these.
+    QuotaExceeded(Exceeded),
     /// The session is another agent's.
     ForeignSession,
+    /// The agent has not announced this manifest before, or it is kept no longer.
+    NotHeld,
 }
 
 impl Store {
+    /// Takes the place in the order of announcements that one committed now would get. An announcement that is
+    /// committed with it later stands, in lists and between the states of its task, where it came in.
+    pub fn order(&self) -> Order {
+        Order(self.next_id())
+    }
+
     /// Keeps an announcement, in one transaction. The same set of the same task announced again by the same agent in
     /// the same chat (or, before it is bound, session) only brings its progress and locations up to date. A new
-    /// announcement of a task supersedes that task's unfinished sets in the same place; finished ones stay.
+    /// announcement of a task supersedes that task's unfinished sets in the same place; finished ones stay. The files of
+    /// a finished set get their versions in its chat.
     pub async fn commit_announcement(&self, new: NewAnnouncement) -> Result<Commit, StoreError> {
         let new = Arc::new(new);
         match self.write(commit(self.clone(), new.clone())).await {
@@ -85,18 +96,20 @@ impl Store {
 }
 
 /// The same set of the same task in the same place.
-pub(super) const FIND: &str = "SELECT id FROM announcements WHERE agent = $1 AND manifest = $2 AND COALESCE(task_id, '') = $3 \
-    AND COALESCE('c:' || chat, 's:' || session_id, '') = $4";
+pub(super) const FIND: &str = "SELECT id, versioned FROM announcements WHERE agent = $1 AND manifest = $2 \
+    AND COALESCE(task_id, '') = $3 AND COALESCE('c:' || chat, 's:' || session_id, '') = $4";
 
-/// Unfinished sets of the same task in the same place.
-pub(super) const SUPERSEDE: &str = "DELETE FROM announcements WHERE agent = $1 AND task_id = $2 AND id <> $3 AND done < total \
-    AND COALESCE('c:' || chat, 's:' || session_id, '') = $4";
+/// Earlier unfinished sets of the same task in the same place.
+pub(super) const SUPERSEDE: &str = "DELETE FROM announcements WHERE agent = $1 AND task_id = $2 AND id < $3 \
+    AND done < total AND versioned = 0 AND COALESCE('c:' || chat, 's:' || session_id, '') = $4";
 
-/// What an agent has announced, without what a new announcement of the task would supersede.
-pub(super) const USED: &str = "SELECT count(*), CAST(COALESCE(SUM(manifest_size), 0) AS BIGINT), \
-    CAST(COALESCE(SUM(CASE WHEN chat IS NULL THEN 1 ELSE 0 END), 0) AS BIGINT) \
-    FROM announcements WHERE agent = $1 AND NOT (COALESCE(task_id, '') = $2 AND $2 <> '' \
-    AND COALESCE(done, 0) < COALESCE(total, 0) AND COALESCE('c:' || chat, 's:' || session_id, '') = $3)";
+/// A later set of the same task in the same place.
+pub(super) const LATER: &str = "SELECT 1 FROM announcements WHERE agent = $1 AND task_id = $2 AND id > $3 \
+    AND COALESCE('c:' || chat, 's:' || session_id, '') = $4 LIMIT 1";
+
+/// A manifest that the agent has announced before.
+pub(super) const KNOWN: &str = "SELECT m.size, m.expires_at, m.entry_count, m.total_size, a.manifest_size \
+    FROM announcements a JOIN manifests m ON m.sha256 = a.manifest WHERE a.manifest = $1 AND a.agent = $2 LIMIT 1";
 
 async fn commit(store: Store, new: Arc<NewAnnouncement>) -> Result<Commit, sqlx::Error> {
     let (tx, outcome) = match new.deadline {
@@ -114,6 +127,11 @@ async fn commit(store: Store, new: Arc<NewAnnouncement>) -> Result<Commit, sqlx:
 }
 
 async fn carry_out(store: &Store, new: &NewAnnouncement) -> Result<(Transaction<'static, Any>, Commit), sqlx::Error> {
+    let rows = match &new.set {
+        NewSet::Tree(tree) => tree.entries().len() as u64,
+        NewSet::Known(_, entries) => *entries,
+    };
+    let _turn = store.turn(rows).await;
     let mut tx = store.begin().await?;
     store.0.dialect.lock_agent(&mut tx, &new.agent).await?;
     let chat = match &new.session {
@@ -129,35 +147,94 @@ async fn carry_out(store: &Store, new: &NewAnnouncement) -> Result<(Transaction<
         (None, Some(session)) => format!("s:{session}"),
         (None, None) => String::new(),
     };
-    let known = find(&mut tx, new, &place).await?;
-    let id = match known {
-        Some(id) => {
-            update(&mut tx, id, new, store.0.clock.unix_millis()).await?;
-            id
+    let Some(weight) = weigh(&mut tx, new).await? else { return Ok((tx, Commit::NotHeld)) };
+    let now = store.0.clock.unix_millis();
+    let known = find(&mut tx, new, &weight, &place).await?;
+    let (id, versioned) = match known {
+        Some((id, versioned)) => {
+            update(&mut tx, id, new, now).await?;
+            (id, versioned)
         }
         None => {
-            if let Some(what) = exceeded(&mut tx, new, &place, chat.is_none()).await? {
-                return Ok((tx, Commit::QuotaExceeded(what)));
+            let id = new.order.map_or_else(|| store.next_id(), |order| order.0);
+            if new.order.is_some() && is_overtaken(&mut tx, id, new, &place).await? {
+                return Ok((tx, Commit::Overtaken));
             }
-            let id = store.next_id();
-            manifests::insert(&mut tx, &new.manifest).await?;
-            insert(&mut tx, id, new, chat.as_ref(), store.0.clock.unix_millis()).await?;
-            id
+            let here = Here { agent: &new.agent, task: new.task.as_ref(), place: &place, chat: chat.as_ref() };
+            if let Some(exceeded) = quota::exceeded(&mut tx, &new.quota, &here, &weight).await? {
+                return Ok((tx, Commit::QuotaExceeded(exceeded)));
+            }
+            if let NewSet::Tree(tree) = &new.set {
+                manifests::insert(&mut tx, tree).await?;
+            }
+            insert(&mut tx, id, new, &weight, chat.as_ref(), now).await?;
+            (id, false)
         }
     };
     supersede(&mut tx, id, new, &place).await?;
+    if let (Some(chat), true, false) = (&chat, is_finished(new.progress), versioned) {
+        let set = Set { announcement: id, agent: &new.agent, chat, manifest: weight.manifest, entries: weight.entries };
+        versions::give(store, &mut tx, &set, now).await?;
+    }
     Ok((tx, Commit::Stored(Announced { id, chat, new: known.is_none() })))
 }
 
-async fn find(conn: &mut AnyConnection, new: &NewAnnouncement, place: &str) -> Result<Option<i64>, sqlx::Error> {
+/// A set with nothing left to do.
+fn is_finished(progress: Option<Progress>) -> bool {
+    progress.is_none_or(|Progress { done, total }| done >= total)
+}
+
+/// What a set is, as far as rows and quotas need to know. None when it is said to be known and is not.
+async fn weigh(conn: &mut AnyConnection, new: &NewAnnouncement) -> Result<Option<Weight>, sqlx::Error> {
+    let sha256 = match &new.set {
+        NewSet::Tree(tree) => {
+            return Ok(Some(Weight {
+                manifest: tree.root().identity,
+                manifest_bytes: tree.manifest_bytes(),
+                expires_at: tree.root().expires_at,
+                entries: tree.entries().len() as u64,
+                kib: tree.total_size().div_ceil(1024),
+            }));
+        }
+        NewSet::Known(sha256, _) => *sha256,
+    };
+    let query = sqlx::query(KNOWN).bind(sha256.to_hex()).bind(new.agent.as_str());
+    let Some(row) = query.fetch_optional(conn).await? else { return Ok(None) };
+    Ok(Some(Weight {
+        manifest: sha256,
+        manifest_bytes: rows::unsigned(&row, "manifest_size")?,
+        expires_at: row.try_get("expires_at")?,
+        entries: rows::unsigned(&row, "entry_count")?,
+        kib: rows::unsigned(&row, "total_size")?.div_ceil(1024),
+    }))
+}
+
+async fn find(
+    conn: &mut AnyConnection,
+    new: &NewAnnouncement,
+    weight: &Weight,
+    place: &str,
+) -> Result<Option<(i64, bool)>, sqlx::Error> {
     let found = sqlx::query(FIND)
         .bind(new.agent.as_str())
-        .bind(new.manifest.identity.to_hex())
+        .bind(weight.manifest.to_hex())
         .bind(new.task.as_ref().map_or("", TaskId::as_str))
         .bind(place)
         .fetch_optional(conn)
         .await?;
-    found.map(|row| row.try_get(0)).transpose()
+    found.map(|row| Ok((row.try_get("id")?, row.try_get::<i64, _>("versioned")? > 0))).transpose()
+}
+
+/// Whether the task has gone on to a later state, so that this unfinished one would only come to make way.
+async fn is_overtaken(
+    conn: &mut AnyConnection,
+    id: i64,
+    new: &NewAnnouncement,
+    place: &str,
+) -> Result<bool, sqlx::Error> {
+    let (Some(task), false) = (&new.task, is_finished(new.progress)) else { return Ok(false) };
+    let query = sqlx::query(LATER).bind(new.agent.as_str()).bind(task.as_str()).bind(id).bind(place);
+    Ok(query.fetch_optional(conn).await?.is_some())
 }
 
 async fn update(conn: &mut AnyConnection, id: i64, new: &NewAnnouncement, now: i64) -> Result<(), sqlx::Error> {
@@ -177,33 +254,36 @@ async fn insert(
     conn: &mut AnyConnection,
     id: i64,
     new: &NewAnnouncement,
+    weight: &Weight,
     chat: Option<&ChatId>,
     now: i64,
 ) -> Result<(), sqlx::Error> {
     let (done, total) = progress(new)?;
     sqlx::query(
         "INSERT INTO announcements (id, chat, agent, manifest, manifest_size, session_id, task_id, done, total, \
-         locations, created_at, updated_at, expires_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11, $12)",
+         locations, created_at, updated_at, expires_at, entries, announced_kib) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11, $12, $13, $14)",
     )
     .bind(id)
     .bind(chat.map(ChatId::as_str))
     .bind(new.agent.as_str())
-    .bind(new.manifest.identity.to_hex())
-    .bind(rows::signed(new.manifest.canonical.len() as u64)?)
+    .bind(weight.manifest.to_hex())
+    .bind(rows::signed(weight.manifest_bytes)?)
     .bind(new.session.as_ref().map(SessionId::as_str))
     .bind(new.task.as_ref().map(TaskId::as_str))
     .bind(done)
     .bind(total)
     .bind(rows::locations_text(new.locations.as_deref())?)
     .bind(now)
-    .bind(new.manifest.expires_at)
+    .bind(weight.expires_at)
+    .bind(rows::signed(weight.entries)?)
+    .bind(rows::signed(weight.kib)?)
     .execute(conn)
     .await
     .map(drop)
 }
 
-/// Removes the unfinished sets of the same task in the same place.
+/// Removes the earlier unfinished sets of the same task in the same place.
 async fn supersede(conn: &mut AnyConnection, id: i64, new: &NewAnnouncement, place: &str) -> Result<(), sqlx::Error> {
     let Some(task) = &new.task else { return Ok(()) };
     sqlx::query(SUPERSEDE)
@@ -214,29 +294,6 @@ async fn supersede(conn: &mut AnyConnection, id: i64, new: &NewAnnouncement, pla
         .execute(conn)
         .await
         .map(drop)
-}
-
-/// Which part of its quota the agent would exceed. Sets that this announcement supersedes do not count: they make way
-/// in the same transaction.
-async fn exceeded(
-    conn: &mut AnyConnection,
-    new: &NewAnnouncement,
-    place: &str,
-    unbound: bool,
-) -> Result<Option<&'static str>, sqlx::Error> {
-    let task = new.task.as_ref().map_or("", TaskId::as_str);
-    let used = sqlx::query(USED).bind(new.agent.as_str()).bind(task).bind(place).fetch_one(conn).await?;
-    let used = |column: usize| used.try_get::<i64, _>(column).map(i64::unsigned_abs);
-    let adds = new.manifest.canonical.len() as u64;
-    Ok(if used(0)? >= new.quota.sets {
-        Some("sets")
-    } else if used(1)?.saturating_add(adds) > new.quota.manifest_bytes {
-        Some("bytes of manifests")
-    } else if unbound && used(2)? >= new.quota.unbound {
-        Some("sets whose session is not bound to a chat")
-    } else {
-        None
-    })
 }
 
 fn progress(new: &NewAnnouncement) -> Result<(Option<i64>, Option<i64>), sqlx::Error> {

@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
-use super::{Place, Store, StoreError, rows};
+use super::{Place, Store, StoreError, rows, versions};
 use crate::protocol::{ChatId, Principal};
 
 /// A chat and who takes part in it.
@@ -91,6 +91,7 @@ impl Store {
         self.revoke(async move {
             let mut tx = store.begin().await?;
             let deleted = sqlx::query("DELETE FROM chats WHERE id = $1").bind(chat.as_str()).execute(&mut *tx).await?;
+            versions::forget(&mut tx, &chat).await?;
             tx.commit().await?;
             Ok(deleted.rows_affected() > 0)
         })

@@ -38,6 +38,15 @@ impl Dialect {
         }
     }
 
+    /// How many writes of many rows may run at once: SQLite has one writer, and on Postgres most connections are to stay
+    /// free for everybody else.
+    pub(super) fn large_writes(self) -> usize {
+        match self {
+            Self::Sqlite => 1,
+            Self::Postgres => 2,
+        }
+    }
+
     /// Holds off every other transaction that changes this agent's announcements or sessions until this one ends.
     /// SQLite has one writer anyway.
     pub(super) async fn lock_agent(self, conn: &mut AnyConnection, agent: &Principal) -> Result<(), sqlx::Error> {

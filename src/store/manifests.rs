@@ -1,14 +1,28 @@
 use std::collections::HashSet;
 
-use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
+use sqlx::any::AnyArguments;
+use sqlx::query::Query;
+use sqlx::{Any, AnyConnection, AssertSqlSafe, Row as _};
 
 use super::{Store, StoreError, rows};
-use crate::protocol::{Entry, Manifest, Sha256, TaskId};
+use crate::protocol::manifest::TreeEntry;
+use crate::protocol::{Entry, Manifest, Principal, Sha256, Tree};
 
 /// Columns of `entries`, and how many rows one statement takes: far below both databases' limits of bound values
 /// (32,766 on SQLite, 65,535 on Postgres), and no faster above.
-const ENTRY_COLUMNS: usize = 11;
+const ENTRY_COLUMNS: usize = 12;
 const ENTRY_ROWS: usize = 250;
+/// Nested manifests to a statement.
+const MANIFEST_ROWS: usize = 50;
+
+/// A manifest that is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// Bytes of its canonical form.
+    pub size: u64,
+    /// Its entries, and where it was announced as a set those of what is nested in it.
+    pub entries: u64,
+}
 
 impl Store {
     /// A manifest's canonical bytes. Says nothing about who may read them.
@@ -21,12 +35,27 @@ impl Store {
         .await
     }
 
+    /// A manifest that this agent has announced, by itself or nested in a set. What only others have announced is not
+    /// known here: a hash alone grants nothing.
+    pub async fn announced_by(&self, agent: &Principal, manifest: &Sha256) -> Result<Option<Held>, StoreError> {
+        self.bounded(async {
+            let query = sqlx::query(ANNOUNCED_BY).bind(manifest.to_hex()).bind(agent.as_str());
+            let found = query.fetch_optional(&self.0.reader).await?;
+            let held =
+                |row| Ok(Held { size: rows::unsigned(&row, "size")?, entries: rows::unsigned(&row, "entry_count")? });
+            found.map(held).transpose()
+        })
+        .await
+    }
+
     /// Removes up to `limit` manifests that no announcement names any more, with their entries. Returns how many.
+    /// Manifests nested in one that is removed are left for the next time.
     pub async fn sweep_manifests(&self, limit: u32) -> Result<u64, StoreError> {
         let orphans = self
             .bounded(async {
                 let sql = "SELECT sha256 FROM manifests WHERE NOT EXISTS \
-                           (SELECT 1 FROM announcements a WHERE a.manifest = manifests.sha256) LIMIT $1";
+                           (SELECT 1 FROM announcements a WHERE a.manifest = manifests.sha256) AND NOT EXISTS \
+                           (SELECT 1 FROM manifest_trees t WHERE t.manifest = manifests.sha256 AND t.root <> manifests.sha256) LIMIT $1";
                 let found = sqlx::query(sql).bind(i64::from(limit)).fetch_all(&self.0.reader).await?;
                 found.iter().map(|row| row.try_get::<String, _>(0)).collect::<Result<Vec<_>, _>>()
             })
@@ -37,7 +66,8 @@ impl Store {
             let remove = async move {
                 let mut tx = store.begin().await?;
                 let sql = "DELETE FROM manifests WHERE sha256 = $1 AND NOT EXISTS \
-                           (SELECT 1 FROM announcements a WHERE a.manifest = manifests.sha256)";
+                           (SELECT 1 FROM announcements a WHERE a.manifest = manifests.sha256) AND NOT EXISTS \
+                           (SELECT 1 FROM manifest_trees t WHERE t.manifest = manifests.sha256 AND t.root <> manifests.sha256)";
                 let removed = sqlx::query(sql).bind(&manifest).execute(&mut *tx).await?.rows_affected();
                 if removed > 0 {
                     sqlx::query("DELETE FROM entries WHERE manifest = $1").bind(&manifest).execute(&mut *tx).await?;
@@ -60,46 +90,101 @@ pub(super) fn is_foreign_key(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(|refusal| refusal.is_foreign_key_violation())
 }
 
-/// Stores a manifest and its entries, unless another announcement has done so.
-pub(super) async fn insert(conn: &mut AnyConnection, manifest: &Manifest) -> Result<(), sqlx::Error> {
-    let total_size = manifest.entries.iter().fold(0_u64, |sum, entry| sum.saturating_add(entry.size));
-    let inserted = sqlx::query(
-        "INSERT INTO manifests \
-         (sha256, size, bytes, created_at, expires_at, producer_task, entry_count, total_size, locations) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (sha256) DO NOTHING",
-    )
-    .bind(manifest.identity.to_hex())
-    .bind(rows::signed(manifest.canonical.len() as u64)?)
-    .bind(manifest.canonical.to_vec())
-    .bind(manifest.created_at)
-    .bind(manifest.expires_at)
-    .bind(manifest.producer_task.as_ref().map(TaskId::as_str))
-    .bind(rows::signed(manifest.entries.len() as u64)?)
-    // 10,000 entries of at most 2^53 - 1 bytes may be more than a BIGINT holds.
-    .bind(i64::try_from(total_size).unwrap_or(i64::MAX))
-    .bind(rows::locations_text(Some(&manifest.locations))?)
-    .execute(&mut *conn)
-    .await?
-    .rows_affected();
-    if inserted > 0 {
-        insert_entries(conn, manifest).await?;
+/// A manifest that an agent has announced, by itself or nested in another. (A set is kept only when every manifest of
+/// its tree came from its agent.)
+pub(super) const ANNOUNCED_BY: &str = "SELECT m.size, m.entry_count FROM manifests m WHERE m.sha256 = $1 AND EXISTS (\
+    SELECT 1 FROM manifest_trees t JOIN announcements a ON a.manifest = t.root WHERE t.manifest = $1 AND a.agent = $2)";
+
+const COLUMNS: &str =
+    "sha256, size, bytes, created_at, expires_at, producer_task, entry_count, total_size, locations, listed";
+const COLUMN_COUNT: usize = 10;
+
+/// Stores a set's manifest, those nested in it and its entries, unless another announcement has done so.
+pub(super) async fn insert(conn: &mut AnyConnection, tree: &Tree) -> Result<(), sqlx::Error> {
+    let sql = format!(
+        "INSERT INTO manifests ({COLUMNS}) VALUES ({}) \
+         ON CONFLICT (sha256) DO UPDATE SET listed = 1, entry_count = excluded.entry_count, \
+         total_size = excluded.total_size WHERE manifests.listed = 0",
+        rows::placeholders(1, COLUMN_COUNT)
+    );
+    let counts = (tree.entries().len() as u64, tree.total_size());
+    let query = bind_manifest(sqlx::query(AssertSqlSafe(sql)), tree.root(), counts, true)?;
+    if query.execute(&mut *conn).await?.rows_affected() > 0 {
+        insert_nested(conn, tree).await?;
+        insert_entries(conn, tree).await?;
     }
     Ok(())
 }
 
-async fn insert_entries(conn: &mut AnyConnection, manifest: &Manifest) -> Result<(), sqlx::Error> {
-    let identity = manifest.identity.to_hex();
-    let mut seen = HashSet::with_capacity(manifest.entries.len());
+fn bind_manifest<'q>(
+    query: Query<'q, Any, AnyArguments>,
+    manifest: &Manifest,
+    (entries, total_size): (u64, u64),
+    listed: bool,
+) -> Result<Query<'q, Any, AnyArguments>, sqlx::Error> {
+    Ok(query
+        .bind(manifest.identity.to_hex())
+        .bind(rows::signed(manifest.canonical.len() as u64)?)
+        .bind(manifest.canonical.to_vec())
+        .bind(manifest.created_at)
+        .bind(manifest.expires_at)
+        .bind(manifest.producer_task.as_ref().map(|task| task.as_str().to_owned()))
+        .bind(rows::signed(entries)?)
+        .bind(rows::signed(total_size)?)
+        .bind(rows::locations_text(Some(&manifest.locations))?)
+        .bind(i64::from(listed)))
+}
+
+/// Stores the manifests nested in a set, and which manifests its tree has.
+async fn insert_nested(conn: &mut AnyConnection, tree: &Tree) -> Result<(), sqlx::Error> {
+    let root = tree.root().identity;
+    // In one order everywhere, so that two sets that share some do not wait for each other.
+    let mut nested: Vec<_> = tree.nested().iter().collect();
+    nested.sort_unstable_by_key(|manifest| manifest.identity);
+    for some in nested.chunks(MANIFEST_ROWS) {
+        let sql = format!(
+            "INSERT INTO manifests ({COLUMNS}) VALUES {} ON CONFLICT (sha256) DO NOTHING",
+            rows::tuples(some.len(), COLUMN_COUNT)
+        );
+        let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false);
+        for manifest in some {
+            let total = manifest.entries.iter().map(|entry| entry.size).sum();
+            query = bind_manifest(query, manifest, (manifest.entries.len() as u64, total), false)?;
+        }
+        query.execute(&mut *conn).await?;
+    }
+    let all: Vec<Sha256> = nested.iter().map(|manifest| manifest.identity).chain([root]).collect();
+    for some in all.chunks(ENTRY_ROWS) {
+        let sql = format!("INSERT INTO manifest_trees (root, manifest) VALUES {}", rows::tuples(some.len(), 2));
+        let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false);
+        for manifest in some {
+            query = query.bind(root.to_hex()).bind(manifest.to_hex());
+        }
+        query.execute(&mut *conn).await?;
+    }
+    Ok(())
+}
+
+async fn insert_entries(conn: &mut AnyConnection, tree: &Tree) -> Result<(), sqlx::Error> {
+    let identity = tree.root().identity.to_hex();
+    let mut seen = HashSet::with_capacity(tree.entries().len());
+    let mut entries = tree.entries().peekable();
     let mut position = 0;
-    for some in manifest.entries.chunks(ENTRY_ROWS) {
+    while entries.peek().is_some() {
+        let some: Vec<_> = entries.by_ref().take(ENTRY_ROWS).collect();
+        let sql = format!(
+            "INSERT INTO entries (manifest, position, path, size, sha256, media_type, kind, chunk_size, chunk_hashes, \
+             locations, leads, owner) VALUES {}",
+            rows::tuples(some.len(), ENTRY_COLUMNS)
+        );
         // Only the statement of full length comes again.
-        let mut query = sqlx::query(AssertSqlSafe(insert_sql(some.len()))).persistent(some.len() == ENTRY_ROWS);
-        for entry in some {
-            let Entry { path, size, sha256, media_type, kind, chunks, locations } = entry;
+        let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(some.len() == ENTRY_ROWS);
+        for TreeEntry { path, owner, entry } in some {
+            let Entry { size, sha256, media_type, kind, chunks, locations, .. } = entry;
             query = query
                 .bind(identity.clone())
                 .bind(position)
-                .bind(path.clone())
+                .bind(path.to_owned())
                 .bind(rows::signed(*size)?)
                 .bind(sha256.to_hex())
                 .bind(media_type.clone())
@@ -107,20 +192,11 @@ async fn insert_entries(conn: &mut AnyConnection, manifest: &Manifest) -> Result
                 .bind(chunks.as_ref().map(|chunks| rows::signed(chunks.chunk_size)).transpose()?)
                 .bind(chunks.as_ref().map(rows::hashes_bytes))
                 .bind(rows::locations_text(locations.as_deref())?)
-                .bind(i64::from(seen.insert(*sha256)));
+                .bind(i64::from(seen.insert(*sha256)))
+                .bind(owner.map(|owner| owner.to_hex()));
             position += 1_i64;
         }
         query.execute(&mut *conn).await?;
     }
     Ok(())
-}
-
-fn insert_sql(rows: usize) -> String {
-    let values: Vec<String> =
-        (0..rows).map(|row| format!("({})", rows::placeholders(1 + row * ENTRY_COLUMNS, ENTRY_COLUMNS))).collect();
-    format!(
-        "INSERT INTO entries (manifest, position, path, size, sha256, media_type, kind, chunk_size, chunk_hashes, \
-         locations, leads) VALUES {}",
-        values.join(", ")
-    )
 }

@@ -28,25 +28,27 @@ mod offers;
 mod open;
 #[cfg(test)]
 mod plans;
+mod quota;
 mod rows;
 mod sessions;
 mod sets;
 mod target;
 #[cfg(test)]
 mod tests;
+mod versions;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::{Any, AnyPool, Transaction};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
 
 pub use agents::{AgentRecord, Claim};
-pub use announcements::{Announced, Commit, NewAnnouncement, Quota};
+pub use announcements::{Announced, Commit, NewAnnouncement, NewSet, Order};
 pub use audit::{ReadFilter, ReadRecord};
 pub use browsers::BrowserRecord;
 pub use chats::{Added, Chat};
@@ -54,13 +56,19 @@ pub use cursor::{Cursor, InvalidCursor, Page};
 pub use error::StoreError;
 pub use keys::Continuity;
 pub use links::{LinkAdded, LinkRecord};
+pub use manifests::Held;
 pub use nonces::Nonce;
 pub use offers::{Offer, Place, Scope, TaskRule};
 pub use open::{OpenError, StoreOptions};
+pub use quota::{Amount, Exceeded, Quota};
 pub use sessions::{Binding, Session};
 pub use sets::{EntryRecord, SetRecord};
+pub use versions::{FileId, InvalidFileId, VersionRecord};
 
 use dialect::Dialect;
+
+/// A write of more rows than this waits for its turn.
+const LARGE_ROWS: u64 = 500;
 
 /// The database. Clones share it.
 #[derive(Debug, Clone)]
@@ -72,6 +80,8 @@ struct Inner {
     /// One connection on SQLite, which has one writer; the same pool as `reader` on Postgres.
     writer: AnyPool,
     reader: AnyPool,
+    /// Turns of writes of many rows, so that small ones never wait for more than a few of them.
+    large: Semaphore,
     operation_timeout: Duration,
     clock: Clock,
     tasks: TaskTracker,
@@ -174,14 +184,27 @@ impl Store {
         self.0.writer.begin_with(self.0.dialect.begin()).await
     }
 
+    /// Waits for the turn of a write of so many rows. Without it, agents that announce huge sets would fill the queue for
+    /// the database, in which everybody else's small writes stand as well.
+    async fn turn(&self, rows: u64) -> Option<SemaphorePermit<'_>> {
+        // Never closed, so the error does not come.
+        if rows > LARGE_ROWS { self.0.large.acquire().await.ok() } else { None }
+    }
+
     /// A new id: 42 bits of milliseconds and 21 random ones, growing within a process and unlikely to meet another
     /// process's. (`Any` has no way to let both databases choose one.)
     fn next_id(&self) -> i64 {
+        self.next_ids(1)
+    }
+
+    /// The first of `count` new ids in a row.
+    fn next_ids(&self, count: u64) -> i64 {
         const RANDOM_BITS: u32 = 21;
         let millis = self.0.clock.unix_millis().clamp(0, (1 << 42) - 1);
         let random = i64::from(rand::random::<u32>() >> (u32::BITS - RANDOM_BITS));
         let candidate = (millis << RANDOM_BITS) | random;
-        let next = |last: i64| Some(candidate.max(last.saturating_add(1)));
+        let more = i64::try_from(count).unwrap_or(i64::MAX).max(1) - 1;
+        let next = |last: i64| Some(candidate.max(last.saturating_add(1)).saturating_add(more));
         // The closure always answers, so the update cannot fail; both arms hold the previous value.
         let last = match self.0.last_id.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
             Ok(last) | Err(last) => last,

@@ -2,7 +2,7 @@ use sqlx::any::AnyRow;
 use sqlx::query::Query;
 use sqlx::{Any, AssertSqlSafe, Row as _};
 
-use super::{Store, StoreError, rows};
+use super::{FileId, Store, StoreError, rows};
 use crate::protocol::{AgentName, ChatId, Chunks, EntryKind, Location, Principal, Sha256};
 
 /// Whose announcements a search may see: those in the chats that the principal takes part in, and of these only the
@@ -69,7 +69,15 @@ pub struct Offer {
 }
 
 const COLUMNS: &str = "a.id, a.agent, a.chat, c.created_at AS made_at, a.manifest, a.task_id, a.locations AS own_locations, m.producer_task, \
-    m.locations AS set_locations, e.position, e.path, e.size, e.sha256, e.media_type, e.kind, e.locations";
+    COALESCE(o.locations, m.locations) AS set_locations, e.position, e.path, e.size, e.sha256, e.media_type, e.kind, e.locations";
+
+/// The same with the path, media type and kind that the version has.
+const VERSION_COLUMNS: &str = "a.id, a.agent, a.chat, c.created_at AS made_at, a.manifest, a.task_id, a.locations AS own_locations, m.producer_task, \
+    COALESCE(o.locations, m.locations) AS set_locations, e.position, f.path, v.size, e.sha256, v.media_type, v.kind, \
+    e.locations";
+
+/// The nested manifest that an entry stands in, whose locations are the entry's.
+const OWNER: &str = "LEFT JOIN manifests o ON o.sha256 = e.owner";
 
 fn offer(row: &AnyRow) -> Result<Offer, sqlx::Error> {
     let of_entry = match rows::locations(row, "locations")? {
@@ -154,7 +162,7 @@ pub(super) fn file_search(scope: Scope<'_>, chat: &ChatId, manifest: &Sha256, pa
     let (chat, manifest, path) = (search.value(chat.as_str()), search.value(manifest.to_hex()), search.value(path));
     search.sql = format!(
         "SELECT {COLUMNS}, {fails} AS fails FROM announcements a JOIN manifests m ON m.sha256 = a.manifest \
-         JOIN chats c ON c.id = a.chat JOIN entries e ON e.manifest = a.manifest AND e.path = {path} \
+         JOIN chats c ON c.id = a.chat JOIN entries e ON e.manifest = a.manifest AND e.path = {path} {OWNER} \
          WHERE a.chat = {chat} AND a.manifest = {manifest}"
     );
     search.within(scope);
@@ -175,7 +183,7 @@ pub(super) fn blob_search(
     let blob = search.value(blob.to_hex());
     search.sql = format!(
         "SELECT {COLUMNS}, {fails} AS fails FROM entries e JOIN announcements a ON a.manifest = e.manifest \
-         JOIN chats c ON c.id = a.chat JOIN manifests m ON m.sha256 = e.manifest WHERE e.sha256 = {blob} AND e.leads = 1"
+         JOIN chats c ON c.id = a.chat JOIN manifests m ON m.sha256 = e.manifest {OWNER} WHERE e.sha256 = {blob} AND e.leads = 1"
     );
     search.of_agent(agent);
     search.within(scope);
@@ -183,7 +191,26 @@ pub(super) fn blob_search(
     search
 }
 
-/// One announcement of a manifest, that passes if any does.
+/// The announcements of a file's agent in its chat that list the bytes of a version.
+pub(super) fn version_search(scope: Scope<'_>, chat: &ChatId, (file, version): (FileId, u32), limit: u32) -> Search {
+    let mut search = Search::default();
+    let fails = search.fails(TaskRule::Any);
+    let chat = search.value(chat.as_str());
+    // Numbers, so nothing that could be more than that.
+    let FileId(file) = file;
+    search.sql = format!(
+        "SELECT {VERSION_COLUMNS}, {fails} AS fails FROM files f \
+         JOIN file_versions v ON v.file = f.id AND v.version = {version} \
+         JOIN entries e ON e.sha256 = v.sha256 AND e.leads = 1 AND e.size = v.size \
+         JOIN announcements a ON a.manifest = e.manifest AND a.chat = f.chat AND a.agent = f.agent \
+         JOIN manifests m ON m.sha256 = a.manifest {OWNER} WHERE f.id = {file} AND f.chat = {chat}"
+    );
+    search.within(scope);
+    search.sql += &format!(" ORDER BY a.id LIMIT {limit}");
+    search
+}
+
+/// One announcement of a manifest, by itself or nested in a set, that passes if any does.
 pub(super) fn manifest_search(
     scope: Scope<'_>,
     agent: Option<&AgentName>,
@@ -194,8 +221,8 @@ pub(super) fn manifest_search(
     let fails = search.fails(rule);
     let manifest = search.value(manifest.to_hex());
     search.sql = format!(
-        "SELECT {fails} AS fails FROM announcements a JOIN manifests m ON m.sha256 = a.manifest \
-         WHERE a.manifest = {manifest}"
+        "SELECT {fails} AS fails FROM manifest_trees t JOIN announcements a ON a.manifest = t.root \
+         JOIN manifests m ON m.sha256 = a.manifest WHERE t.manifest = {manifest}"
     );
     search.of_agent(agent);
     search.within(scope);
@@ -217,6 +244,18 @@ impl Store {
         self.offers(file_search(scope, chat, manifest, path, limit)).await
     }
 
+    /// The announcements of a file's agent in its chat that list the bytes of a version, oldest first, under the file's
+    /// path. Nothing when there is no such version, or the chat is outside the scope: one query.
+    pub async fn offers_of_version(
+        &self,
+        scope: Scope<'_>,
+        chat: &ChatId,
+        (file, version): (FileId, u32),
+        limit: u32,
+    ) -> Result<Vec<Offer>, StoreError> {
+        self.offers(version_search(scope, chat, (file, version), limit)).await
+    }
+
     /// The announcements that list a blob, those that pass `rule` first and then newest first; only `agent`'s when it
     /// is named. Nothing when the blob is unknown or outside the scope: one query, so the two take the same time.
     pub async fn offers_of_blob(
@@ -230,7 +269,7 @@ impl Store {
         self.offers(blob_search(scope, agent, blob, rule, limit)).await
     }
 
-    /// Whether a manifest is announced within the scope, and if so whether some announcement of it passes `rule`.
+    /// Whether a manifest is announced within the scope, by itself or nested in a set, and if so whether some announcement of it passes `rule`.
     pub async fn manifest_announced(
         &self,
         scope: Scope<'_>,

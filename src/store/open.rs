@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::migrate::{Migrate as _, MigrateError, Migrator};
 use sqlx::{AnyConnection, Connection as _};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
 use super::dialect::Dialect;
@@ -143,6 +143,7 @@ impl Store {
             dialect: target.dialect,
             writer,
             reader,
+            large: Semaphore::new(target.dialect.large_writes()),
             operation_timeout: options.operation_timeout,
             clock: options.clock,
             tasks: TaskTracker::new(),

@@ -6,9 +6,10 @@ mod db;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::audit::read_search;
-use super::offers::{Search, blob_search, file_search, manifest_search};
+use super::offers::{Search, blob_search, file_search, manifest_search, version_search};
 use super::{
-    ReadFilter, Scope, Store, StoreOptions, TaskRule, announcements, audit, browsers, links, nonces, sessions, sets,
+    FileId, ReadFilter, Scope, Store, StoreOptions, TaskRule, announcements, audit, browsers, links, manifests, nonces,
+    quota, sessions, sets, versions,
 };
 use crate::on_both_databases;
 use crate::protocol::{ChatId, Principal, Sha256};
@@ -17,7 +18,7 @@ use db::TestDatabase;
 on_both_databases!(rows_are_found_by_index, repeated_blobs_meet_a_manifest_once);
 
 /// Enough rows that a planner sees the point of an index.
-const ROWS: [&str; 13] = [
+const ROWS: [&str; 16] = [
     "INSERT INTO chats WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 499) \
      SELECT 'c' || i, NULL, 0 FROM n",
     "INSERT INTO participants WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
@@ -25,14 +26,21 @@ const ROWS: [&str; 13] = [
     "INSERT INTO agents WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 999) \
      SELECT 'name' || i, 'agent:' || i, 0, 0 FROM n",
     "INSERT INTO manifests WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 1999) \
-     SELECT 'm' || i, 1, CAST('' AS BYTEA), 0, CAST(NULL AS BIGINT), 't', 10, 10, '[wide]' FROM n",
+     SELECT 'm' || i, 1, CAST('' AS BYTEA), 0, CAST(NULL AS BIGINT), 't', 10, 10, '[wide]', 1 FROM n",
     // Each blob is in some manifests, and ten times in a row within each.
     "INSERT INTO entries WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 39999) \
      SELECT 'm' || (i / 20), i % 20, 'p' || i, 1, 'b' || ((i / 10) % 1500), 'text/plain', 'file', \
-     CAST(NULL AS BIGINT), CAST(NULL AS BYTEA), CAST(NULL AS TEXT), CASE WHEN i % 10 = 0 THEN 1 ELSE 0 END FROM n",
+     CAST(NULL AS BIGINT), CAST(NULL AS BYTEA), CAST(NULL AS TEXT), CASE WHEN i % 10 = 0 THEN 1 ELSE 0 END, \
+     CASE WHEN i % 2 = 0 THEN 'm' || (i % 2000) END FROM n",
     "INSERT INTO announcements WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 7999) \
      SELECT i, 'c' || (i % 500), 'agent:' || (i % 700), 'm' || (i % 2000), 1, 's' || i, 't' || i, \
-     CAST(NULL AS BIGINT), CAST(NULL AS BIGINT), CAST(NULL AS TEXT), 0, 0, CAST(NULL AS BIGINT) FROM n",
+     CAST(NULL AS BIGINT), CAST(NULL AS BIGINT), CAST(NULL AS TEXT), 0, 0, CAST(NULL AS BIGINT), 20, 1, 1 FROM n",
+    "INSERT INTO manifest_trees WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
+     SELECT 'm' || (i % 2000), 'm' || ((i + i / 2000) % 2000) FROM n",
+    "INSERT INTO files WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 39999) \
+     SELECT i, 'c' || (i % 500), 'agent:' || (i % 700), 'p' || i, 2, 'b' || (i % 1500), i % 8000 FROM n",
+    "INSERT INTO file_versions WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 79999) \
+     SELECT i / 2, 1 + i % 2, 'b' || (i % 1500), 1, 'text/plain', 'file', i % 8000, 0 FROM n",
     "INSERT INTO nonces WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 39999) \
      SELECT 'agent:' || (i % 500), 'n' || i, i FROM n",
     "INSERT INTO audit WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) \
@@ -99,10 +107,31 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         of(manifest_search(limited, Some(&name), &hash, TaskRule::None)),
         (sets::SETS.to_owned(), vec![text("c1"), Value::Number(i64::MAX), Value::Number(100)]),
         (sets::HAS_SET.to_owned(), vec![text("c1"), text("m1")]),
-        (sets::ENTRIES.to_owned(), vec![text("c1"), text("m1"), Value::Number(-1), Value::Number(100)]),
+        (sets::FIRST.to_owned(), vec![text("c1"), text("m1")]),
+        (
+            sets::ENTRIES.to_owned(),
+            vec![text("c1"), text("m1"), text("agent:1"), Value::Number(1), Value::Number(-1), Value::Number(100)],
+        ),
+        of(version_search(limited, &chat, (FileId(1), 1), 64)),
+        (versions::latest_sql(), vec![text("c1"), Value::Number(-1), Value::Number(100)]),
+        (versions::versions_sql(), vec![text("c1"), Value::Number(1), Value::Number(9), Value::Number(100)]),
+        (versions::CHANGE.to_owned(), vec![text("c1"), text("agent:1"), text("m1"), Value::Number(1)]),
+        (
+            versions::ADD.to_owned(),
+            vec![text("c1"), text("agent:1"), text("m1"), Value::Number(1), Value::Number(100_000)],
+        ),
+        (
+            versions::NUMBER.to_owned(),
+            vec![text("c1"), text("agent:1"), text("m1"), Value::Number(1), Value::Number(0)],
+        ),
+        (manifests::ANNOUNCED_BY.to_owned(), vec![text("m1"), text("agent:1")]),
+        (announcements::KNOWN.to_owned(), vec![text("m1"), text("agent:1")]),
+        (announcements::LATER.to_owned(), vec![text("agent:1"), text("t1"), Value::Number(1), text("c:c1")]),
         (announcements::FIND.to_owned(), vec![text("agent:1"), text("m1"), text(""), text("c:c1")]),
         (announcements::SUPERSEDE.to_owned(), vec![text("agent:1"), text("t1"), Value::Number(1), text("c:c1")]),
-        (announcements::USED.to_owned(), vec![text("agent:1"), text("t1"), text("c:c1")]),
+        (quota::OF_AGENT.to_owned(), vec![text("agent:1"), text("t1"), text("c:c1")]),
+        (quota::OF_CHAT.to_owned(), vec![text("c1"), text("agent:1"), text("t1")]),
+        (sessions::TO_VERSION.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
         (nonces::SWEEP.to_owned(), vec![Value::Number(1000), Value::Number(100)]),
         (nonces::count(2), vec![Value::Number(0), text("agent:1"), text("agent:2")]),
         (sessions::SAME.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),

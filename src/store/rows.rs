@@ -46,6 +46,12 @@ pub(super) fn placeholders(first: usize, count: usize) -> String {
     names.join(", ")
 }
 
+/// `($1, …), (…)`: `count` rows of `columns` placeholders each.
+pub(super) fn tuples(count: usize, columns: usize) -> String {
+    let rows: Vec<String> = (0..count).map(|row| format!("({})", placeholders(1 + row * columns, columns))).collect();
+    rows.join(", ")
+}
+
 pub(super) fn kind_text(kind: EntryKind) -> &'static str {
     match kind {
         EntryKind::File => "file",

@@ -1,4 +1,6 @@
-use super::{Store, StoreError, rows};
+use sqlx::Row as _;
+
+use super::{Store, StoreError, rows, versions};
 use crate::protocol::{ChatId, Principal, SessionId};
 
 /// A turn's session, bound to a chat.
@@ -59,7 +61,7 @@ impl Store {
                 let same = bound.is_some_and(|bound| bound.agent == agent && bound.chat == chat);
                 return Ok(if same { Binding::Unchanged } else { Binding::Conflict });
             }
-            let waiting = bind_waiting(&mut tx, &agent, &session, &chat).await?;
+            let waiting = bind_waiting(&store, &mut tx, &agent, &session, &chat).await?;
             tx.commit().await?;
             Ok(Binding::Bound(waiting))
         })
@@ -86,15 +88,20 @@ pub(super) const SAME: &str = "DELETE FROM announcements WHERE agent = $1 AND se
     AND EXISTS (SELECT 1 FROM announcements b WHERE b.agent = $1 AND b.chat = $3 \
     AND b.manifest = announcements.manifest AND COALESCE(b.task_id, '') = COALESCE(announcements.task_id, ''))";
 /// Unfinished sets of the chat that a waiting set of the same task supersedes.
-pub(super) const SUPERSEDED: &str = "DELETE FROM announcements WHERE agent = $1 AND chat = $3 AND done < total \
+pub(super) const SUPERSEDED: &str = "DELETE FROM announcements WHERE agent = $1 AND chat = $3 AND done < total AND versioned = 0 \
     AND EXISTS (SELECT 1 FROM announcements w WHERE w.agent = $1 AND w.session_id = $2 AND w.chat IS NULL \
     AND w.task_id = announcements.task_id AND w.id > announcements.id)";
 /// The move itself.
 pub(super) const BIND: &str =
     "UPDATE announcements SET chat = $3 WHERE agent = $1 AND session_id = $2 AND chat IS NULL";
 
+/// The finished ones among them, in the order in which they were announced.
+pub(super) const TO_VERSION: &str = "SELECT id, manifest, entries FROM announcements WHERE agent = $1 \
+    AND session_id = $2 AND chat = $3 AND versioned = 0 AND COALESCE(done, 0) >= COALESCE(total, 0) ORDER BY id";
+
 /// Moves the waiting sets of a session into its chat, by the rules that hold for announcing them there.
 async fn bind_waiting(
+    store: &Store,
     conn: &mut sqlx::AnyConnection,
     agent: &Principal,
     session: &SessionId,
@@ -104,6 +111,17 @@ async fn bind_waiting(
     for sql in [SAME, SUPERSEDED, BIND] {
         let step = sqlx::query(sql).bind(agent.as_str()).bind(session.as_str()).bind(chat.as_str());
         bound = step.execute(&mut *conn).await?.rows_affected();
+    }
+    let query = sqlx::query(TO_VERSION).bind(agent.as_str()).bind(session.as_str()).bind(chat.as_str());
+    for row in query.fetch_all(&mut *conn).await? {
+        let set = versions::Set {
+            announcement: row.try_get("id")?,
+            agent,
+            chat,
+            manifest: rows::parsed(&row, "manifest")?,
+            entries: rows::unsigned(&row, "entries")?,
+        };
+        versions::give(store, conn, &set, store.0.clock.unix_millis()).await?;
     }
     Ok(bound)
 }

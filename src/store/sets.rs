@@ -49,6 +49,8 @@ pub struct EntryRecord {
     pub media_type: String,
     /// A file, or a nested manifest.
     pub kind: EntryKind,
+    /// The version of the file that this is, once it has one.
+    pub version: Option<u64>,
 }
 
 /// A chat's sets, newest first.
@@ -61,11 +63,17 @@ pub(super) const SETS: &str = "SELECT a.id, a.manifest, a.task_id, a.agent, a.do
 /// Whether a chat has a set.
 pub(super) const HAS_SET: &str = "SELECT 1 FROM announcements WHERE chat = $1 AND manifest = $2 LIMIT 1";
 
-/// A chat's set's entries, in order.
-pub(super) const ENTRIES: &str = "SELECT position, path, size, sha256, media_type, kind FROM entries \
-    WHERE manifest = $2 AND position > $3 \
-    AND EXISTS (SELECT 1 FROM announcements a WHERE a.chat = $1 AND a.manifest = $2) \
-    ORDER BY position LIMIT $4";
+/// The first announcement of a set in a chat.
+pub(super) const FIRST: &str =
+    "SELECT id, agent FROM announcements WHERE chat = $1 AND manifest = $2 ORDER BY id LIMIT 1";
+
+/// A set's entries, in order, and which version each is of its announcement's agent's file in the chat: of versions with
+/// the same bytes the one that was there when the set was announced.
+pub(super) const ENTRIES: &str = "SELECT e.position, e.path, e.size, e.sha256, e.media_type, e.kind, \
+    (SELECT COALESCE(MAX(CASE WHEN v.announcement <= $4 THEN v.version END), MIN(v.version)) FROM files f \
+    JOIN file_versions v ON v.file = f.id \
+    WHERE f.chat = $1 AND f.agent = $3 AND f.path = e.path AND v.sha256 = e.sha256) AS version \
+    FROM entries e WHERE e.manifest = $2 AND e.position > $5 ORDER BY e.position LIMIT $6";
 
 fn set(row: &AnyRow) -> Result<SetRecord, sqlx::Error> {
     let done: Option<i64> = row.try_get("done")?;
@@ -113,7 +121,8 @@ impl Store {
         .await
     }
 
-    /// The entries of a chat's set in the manifest's order. Empty when the chat has no such set.
+    /// The entries of a chat's set, each nested manifest's behind the entry that names it. Empty when the chat has no such
+    /// set.
     pub async fn entries(
         &self,
         chat: &ChatId,
@@ -122,9 +131,15 @@ impl Store {
         limit: u32,
     ) -> Result<Page<EntryRecord>, StoreError> {
         self.bounded(async {
+            let query = sqlx::query(FIRST).bind(chat.as_str()).bind(manifest.to_hex());
+            let Some(first) = query.fetch_optional(&self.0.reader).await? else {
+                return Ok(Page { items: Vec::new(), next: None });
+            };
             let query = sqlx::query(ENTRIES)
                 .bind(chat.as_str())
                 .bind(manifest.to_hex())
+                .bind(first.try_get::<String, _>("agent")?)
+                .bind(first.try_get::<i64, _>("id")?)
                 .bind(after.map_or(-1, |cursor| cursor.0))
                 .bind(i64::from(limit) + 1);
             let found = query.fetch_all(&self.0.reader).await?;
@@ -143,5 +158,6 @@ fn entry(row: &AnyRow) -> Result<EntryRecord, sqlx::Error> {
         sha256: rows::parsed(row, "sha256")?,
         media_type: row.try_get("media_type")?,
         kind: rows::kind(row)?,
+        version: row.try_get::<Option<i64>, _>("version")?.map(i64::unsigned_abs),
     })
 }

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
-use super::{Commit, NewAnnouncement, Quota, Store, StoreOptions};
+use super::{Commit, NewAnnouncement, NewSet, Quota, Store, StoreOptions};
 use crate::clock::Clock;
-use crate::protocol::{Sha256, manifest};
+use crate::protocol::{GrowingTree, Sha256, manifest};
 
 async fn store(folder: &tempfile::TempDir, clock: Clock) -> Store {
     let url = format!("sqlite://{}/sluice.db", folder.path().display());
@@ -19,15 +19,17 @@ fn announcement() -> NewAnnouncement {
         "kind": "webagents.artifact-set/v1", "createdAt": "2026-10-17T10:00:00Z", "expiresAt": null,
         "producer": { "agent": "https://agent.example" }, "entries": (0..500).map(entry).collect::<Vec<_>>(),
     });
+    let tree = GrowingTree::of(manifest::read(&value.to_string()).unwrap()).unwrap();
     NewAnnouncement {
         agent: "agent:a".parse().unwrap(),
         session: None,
         task: None,
-        manifest: Arc::new(manifest::read(&value.to_string()).unwrap()),
+        set: NewSet::Tree(Arc::new(tree.complete().unwrap())),
         locations: None,
         progress: None,
         quota: Quota::default(),
         deadline: None,
+        order: None,
     }
 }
 
@@ -40,7 +42,8 @@ async fn a_full_disk_is_unavailable_and_leaves_nothing_half_written() {
     let refused = store.commit_announcement(announcement()).await.unwrap_err();
     assert!(refused.is_unavailable(), "{refused}");
     // The connection that the disk was full for is gone, and the limit with it.
-    assert_eq!(store.manifest_bytes(&announcement().manifest.identity).await.unwrap(), None);
+    let NewSet::Tree(tree) = announcement().set else { unreachable!() };
+    assert_eq!(store.manifest_bytes(&tree.root().identity).await.unwrap(), None);
     let kept = store.commit_announcement(announcement()).await.unwrap();
     assert!(matches!(kept, Commit::Stored(announced) if announced.new));
 }
@@ -59,5 +62,8 @@ async fn ids_grow_also_within_a_millisecond_and_when_the_clock_goes_back() {
             assert!(id > last);
             last = id;
         }
+        let many = store.next_ids(1000);
+        assert!(many > last);
+        last = many + 999;
     }
 }

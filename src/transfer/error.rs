@@ -13,6 +13,9 @@ pub enum TransferError {
     /// Every agent that has the bytes failed to deliver them.
     #[error("the agent could not deliver the bytes")]
     AgentFailed,
+    /// The agent has fewer of these bytes than were announced. To a reader it is the agent's failure.
+    #[error("the agent has fewer bytes than were announced")]
+    Shorter,
     /// What came is not what was announced.
     #[error("the agent's bytes are not the ones that were announced")]
     HashMismatch,
@@ -55,7 +58,7 @@ impl TransferError {
     pub fn code(self) -> &'static str {
         match self {
             Self::AgentOffline => "agent_offline",
-            Self::AgentFailed => "agent_failed",
+            Self::AgentFailed | Self::Shorter => "agent_failed",
             Self::HashMismatch => "hash_mismatch",
             Self::BlobGone => "blob_gone",
             Self::TooManyTransfers { .. } => "too_many_transfers",
@@ -99,9 +102,8 @@ pub fn remedy(end: &ReadEnd) -> Remedy {
             BlobErrorCode::TooManyReads => Remedy::Wait(TransferError::TooManyTransfers { limit: CONCURRENT_READS }),
             BlobErrorCode::DuplicateRequest => Remedy::Retry(TransferError::AgentFailed),
             BlobErrorCode::UnknownBlob => Remedy::NextSource(TransferError::BlobGone),
-            BlobErrorCode::ReadFailed | BlobErrorCode::RangeInvalid | BlobErrorCode::BadRequest => {
-                Remedy::NextSource(TransferError::AgentFailed)
-            }
+            BlobErrorCode::RangeInvalid => Remedy::NextSource(TransferError::Shorter),
+            BlobErrorCode::ReadFailed | BlobErrorCode::BadRequest => Remedy::NextSource(TransferError::AgentFailed),
         },
     }
 }
@@ -122,7 +124,7 @@ mod tests {
             (ReadEnd::Refused(DuplicateRequest), Remedy::Retry(AgentFailed)),
             (ReadEnd::Refused(UnknownBlob), Remedy::NextSource(BlobGone)),
             (ReadEnd::Refused(ReadFailed), Remedy::NextSource(AgentFailed)),
-            (ReadEnd::Refused(RangeInvalid), Remedy::NextSource(AgentFailed)),
+            (ReadEnd::Refused(RangeInvalid), Remedy::NextSource(Shorter)),
             (ReadEnd::Refused(BadRequest), Remedy::NextSource(AgentFailed)),
             (ReadEnd::Broke(Violation::NoCredit), Remedy::NextSource(AgentFailed)),
         ];

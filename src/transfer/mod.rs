@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::{Bytes, BytesMut};
 use dashmap::DashMap;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -187,6 +188,17 @@ impl Transfers {
             self.tracker.spawn(feed.finish());
         }
         Ok(cursor)
+    }
+
+    /// All of a blob, in memory. The caller bounds its size.
+    pub async fn fetch(self: &Arc<Self>, reader: Principal, readable: Readable) -> Result<Bytes, TransferError> {
+        let range = ByteRange::whole(readable.size);
+        let mut cursor = self.open(reader, readable, range, None).await?;
+        let mut bytes = BytesMut::with_capacity(usize::try_from(range.len()).unwrap_or(0));
+        while let Some(piece) = std::future::poll_fn(|cx| cursor.poll_next(cx)).await {
+            bytes.extend_from_slice(&piece?);
+        }
+        Ok(bytes.freeze())
     }
 
     /// Whether a range from `start` on would continue bytes that may be wrong in `reader`'s hands: it is then answered whole.

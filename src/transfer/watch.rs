@@ -60,7 +60,8 @@ impl Transfers {
     }
 
     async fn end_revoked(&self) -> Result<(), StoreError> {
-        let all = self.all();
+        let mut all = self.all();
+        all.retain(|running| !running.places.is_empty());
         if all.is_empty() {
             return Ok(());
         }

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use sluice::protocol::{Manifest, Sha256, manifest};
-use sluice::store::{NewAnnouncement, Quota, Store, StoreOptions};
+use sluice::protocol::{GrowingTree, Manifest, Sha256, Tree, manifest};
+use sluice::store::{NewAnnouncement, NewSet, Quota, Store, StoreOptions};
 
 use crate::db::TestDatabase;
 
@@ -52,16 +52,43 @@ pub fn set(files: &[(&str, &str)]) -> Manifest {
     read(&value(files, None))
 }
 
+/// The tree of a manifest, with the nested ones where it names them.
+pub fn tree(root: Manifest, nested: &[&Manifest]) -> Arc<Tree> {
+    let mut tree = GrowingTree::of(root).expect("a valid tree");
+    while let Some(wanted) = tree.wanted() {
+        let found = nested.iter().find(|nested| nested.identity == wanted.sha256).expect("a manifest that is nested");
+        tree.supply((*found).clone()).expect("a valid tree");
+    }
+    Arc::new(tree.complete().expect("a valid tree"))
+}
+
+/// The manifest that is announced.
+pub fn identity_of(new: &NewAnnouncement) -> Sha256 {
+    match &new.set {
+        NewSet::Tree(tree) => tree.root().identity,
+        NewSet::Known(sha256, _) => *sha256,
+    }
+}
+
+/// An entry that names a manifest.
+pub fn nested(path: &str, inner: &Manifest) -> Value {
+    json!({
+        "path": path, "size": inner.canonical.len(), "sha256": inner.identity, "kind": "manifest",
+        "mediaType": "application/vnd.webagents.artifact-set+json",
+    })
+}
+
 /// An announcement of an agent, in a session.
 pub fn announcement(agent: &str, session: Option<&str>, manifest: Manifest) -> NewAnnouncement {
     NewAnnouncement {
         agent: id(agent),
         session: session.map(id),
         task: None,
-        manifest: Arc::new(manifest),
+        set: NewSet::Tree(tree(manifest, &[])),
         locations: None,
         progress: None,
         quota: Quota::default(),
         deadline: None,
+        order: None,
     }
 }

@@ -12,13 +12,15 @@ pub mod path;
 mod read;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod walk;
 
 use serde::Serialize;
 
 pub use draft::ManifestDraft;
 pub use error::{ManifestCode, ManifestError};
-pub use read::{check_depth, read, read_locations};
+pub use read::{check_depth, read, read_bytes, read_locations};
+pub use tree::{GrowingTree, Tree, TreeEntry, Wanted};
 
 use super::{Sha256, TaskId};
 

@@ -59,6 +59,15 @@ pub fn read(text: &str) -> Result<Manifest, ManifestError> {
     })
 }
 
+/// Reads a manifest from its bytes.
+///
+/// # Errors
+/// As [`read`]; bytes that are not UTF-8 are `not_json`.
+pub fn read_bytes(bytes: &[u8]) -> Result<Manifest, ManifestError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| ManifestError::new(ManifestCode::NotJson, "not UTF-8"))?;
+    read(text)
+}
+
 /// Reads a list of locations that stands outside a manifest, such as an announcement's own.
 ///
 /// # Errors

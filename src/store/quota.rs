@@ -1,0 +1,139 @@
+use sqlx::{AnyConnection, Row as _};
+
+use super::rows;
+use crate::protocol::{ChatId, Principal, Sha256, TaskId};
+
+/// How much may have been announced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quota {
+    /// By one agent.
+    pub agent: Amount,
+    /// In one chat, by all agents. What waits for its session to be bound is not asked again when it is.
+    pub chat: Amount,
+    /// Bytes of one agent's manifests, which is what the database holds of a set.
+    pub manifest_bytes: u64,
+    /// One agent's sets that are in no chat.
+    pub unbound: u64,
+    /// Entries of these: their versions are given out in one go, when the session is bound.
+    pub unbound_entries: u64,
+}
+
+/// What sets are counted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Amount {
+    /// Sets.
+    pub sets: u64,
+    /// Entries of all of them.
+    pub entries: u64,
+    /// Bytes of all entries, to the next KiB for each set. They lie with the agents, not here.
+    pub bytes: u64,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        let amount = Amount { sets: 10_000, entries: 5_000_000, bytes: 1 << 50 };
+        Self { agent: amount, chat: amount, manifest_bytes: 4 << 30, unbound: 1000, unbound_entries: 50_000 }
+    }
+}
+
+/// Which part of a quota is used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exceeded {
+    /// The agent has as many of these as it may have.
+    Agent(&'static str),
+    /// The chat has as many of these as it may have.
+    Chat(&'static str),
+}
+
+impl std::fmt::Display for Exceeded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Agent(what) => write!(f, "the agent may not announce more {what}"),
+            Self::Chat(what) => write!(f, "the chat may not hold more {what}"),
+        }
+    }
+}
+
+/// What a set counts for.
+pub(super) struct Weight {
+    pub(super) manifest: Sha256,
+    /// Of the manifest and those nested in it.
+    pub(super) manifest_bytes: u64,
+    pub(super) expires_at: Option<i64>,
+    pub(super) entries: u64,
+    pub(super) kib: u64,
+}
+
+/// Where a set is to count.
+pub(super) struct Here<'a> {
+    pub(super) agent: &'a Principal,
+    pub(super) task: Option<&'a TaskId>,
+    /// The place as `FIND` writes it.
+    pub(super) place: &'a str,
+    pub(super) chat: Option<&'a ChatId>,
+}
+
+/// What an agent has announced, without what a new announcement of the task would supersede.
+pub(super) const OF_AGENT: &str = "SELECT count(*) AS sets, CAST(COALESCE(SUM(entries), 0) AS BIGINT) AS entries, \
+    CAST(COALESCE(SUM(announced_kib), 0) AS BIGINT) AS kib, \
+    CAST(COALESCE(SUM(manifest_size), 0) AS BIGINT) AS manifest_bytes, \
+    CAST(COALESCE(SUM(CASE WHEN chat IS NULL THEN 1 ELSE 0 END), 0) AS BIGINT) AS unbound, \
+    CAST(COALESCE(SUM(CASE WHEN chat IS NULL THEN entries ELSE 0 END), 0) AS BIGINT) AS unbound_entries \
+    FROM announcements WHERE agent = $1 AND NOT (COALESCE(task_id, '') = $2 AND $2 <> '' AND versioned = 0 \
+    AND COALESCE(done, 0) < COALESCE(total, 0) AND COALESCE('c:' || chat, 's:' || session_id, '') = $3)";
+
+/// What a chat holds, without the same.
+pub(super) const OF_CHAT: &str = "SELECT count(*) AS sets, CAST(COALESCE(SUM(entries), 0) AS BIGINT) AS entries, \
+    CAST(COALESCE(SUM(announced_kib), 0) AS BIGINT) AS kib \
+    FROM announcements WHERE chat = $1 AND NOT (agent = $2 AND COALESCE(task_id, '') = $3 AND $3 <> '' \
+    AND versioned = 0 AND COALESCE(done, 0) < COALESCE(total, 0))";
+
+/// Which part of a quota a set would exceed. Sets that it supersedes do not count: they make way in the same
+/// transaction. Two agents that announce into one chat at once may both pass.
+pub(super) async fn exceeded(
+    conn: &mut AnyConnection,
+    quota: &Quota,
+    here: &Here<'_>,
+    adds: &Weight,
+) -> Result<Option<Exceeded>, sqlx::Error> {
+    let task = here.task.map_or("", TaskId::as_str);
+    let used =
+        sqlx::query(OF_AGENT).bind(here.agent.as_str()).bind(task).bind(here.place).fetch_one(&mut *conn).await?;
+    let of = |column: &str| used.try_get::<i64, _>(column).map(i64::unsigned_abs);
+    let above = |used: u64, adds: u64, limit: u64| used.saturating_add(adds) > limit;
+    if let Some(what) = amount_exceeded(&used, &quota.agent, adds)? {
+        return Ok(Some(Exceeded::Agent(what)));
+    }
+    if above(of("manifest_bytes")?, adds.manifest_bytes, quota.manifest_bytes) {
+        return Ok(Some(Exceeded::Agent("bytes of manifests")));
+    }
+    let Some(chat) = here.chat else {
+        return Ok(if above(of("unbound")?, 1, quota.unbound) {
+            Some(Exceeded::Agent("sets whose session is not bound to a chat"))
+        } else if above(of("unbound_entries")?, adds.entries, quota.unbound_entries) {
+            Some(Exceeded::Agent("entries of sets whose session is not bound to a chat"))
+        } else {
+            None
+        });
+    };
+    let used = sqlx::query(OF_CHAT).bind(chat.as_str()).bind(here.agent.as_str()).bind(task).fetch_one(conn).await?;
+    Ok(amount_exceeded(&used, &quota.chat, adds)?.map(Exceeded::Chat))
+}
+
+fn amount_exceeded(
+    used: &sqlx::any::AnyRow,
+    limit: &Amount,
+    adds: &Weight,
+) -> Result<Option<&'static str>, sqlx::Error> {
+    let (sets, entries) = (rows::unsigned(used, "sets")?, rows::unsigned(used, "entries")?);
+    let kib = rows::unsigned(used, "kib")?;
+    Ok(if sets >= limit.sets {
+        Some("sets")
+    } else if entries.saturating_add(adds.entries) > limit.entries {
+        Some("entries")
+    } else if kib.saturating_add(adds.kib) > limit.bytes / 1024 {
+        Some("bytes")
+    } else {
+        None
+    })
+}

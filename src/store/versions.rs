@@ -1,0 +1,254 @@
+//! Versions of files: the same path of the same agent in the same chat gets the next one when its bytes change.
+//!
+//! Only finished sets give versions: a version is a promise that its bytes stay, and an unfinished set makes way. What is
+//! kept here says what there was, not who may have it: bytes of a version are found through announcements that its
+//! reader may read, like all others.
+
+use std::fmt;
+use std::str::FromStr;
+
+use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
+
+use super::{Cursor, Page, Store, StoreError, rows};
+use crate::protocol::{AgentName, ChatId, EntryKind, Principal, Sha256};
+
+/// A path of an agent in a chat, across its versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FileId(pub(super) i64);
+
+/// The text is no file's id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a file's id is af_ and 16 hex digits")]
+pub struct InvalidFileId;
+
+impl fmt::Display for FileId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "af_{:016x}", self.0)
+    }
+}
+
+impl FromStr for FileId {
+    type Err = InvalidFileId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let digits = text.strip_prefix("af_").filter(|digits| digits.len() == 16);
+        let digits = digits.filter(|digits| digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')));
+        let id = digits.and_then(|digits| i64::from_str_radix(digits, 16).ok());
+        id.map(Self).ok_or(InvalidFileId)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for FileId {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A version of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VersionRecord {
+    /// The file.
+    pub file: FileId,
+    /// From 1 on.
+    pub version: u64,
+    /// The full path in the sets it came with.
+    pub path: String,
+    /// Whose file it is.
+    pub agent: Principal,
+    /// A name that the agent holds, when it still holds one.
+    pub agent_name: Option<AgentName>,
+    /// In bytes.
+    pub size: u64,
+    /// Of its bytes.
+    pub sha256: Sha256,
+    /// Attacker controlled.
+    pub media_type: String,
+    /// A file, or a nested manifest.
+    pub kind: EntryKind,
+    /// When it came, Unix milliseconds.
+    pub created_at: i64,
+}
+
+/// A set whose files are to get their versions.
+pub(super) struct Set<'a> {
+    pub(super) announcement: i64,
+    pub(super) agent: &'a Principal,
+    pub(super) chat: &'a ChatId,
+    pub(super) manifest: Sha256,
+    pub(super) entries: u64,
+}
+
+/// Files whose bytes are others than in their latest version.
+pub(super) const CHANGE: &str = "UPDATE files SET version = files.version + 1, sha256 = e.sha256, announcement = $4 \
+    FROM entries e WHERE e.manifest = $3 AND files.chat = $1 AND files.agent = $2 AND files.path = e.path \
+    AND files.sha256 <> e.sha256";
+/// Files that were not there.
+pub(super) const ADD: &str = "INSERT INTO files (id, chat, agent, path, version, sha256, announcement) \
+    SELECT CAST($5 AS BIGINT) + e.position, $1, $2, e.path, 1, e.sha256, $4 FROM entries e WHERE e.manifest = $3 \
+    ON CONFLICT (chat, agent, path) DO NOTHING";
+/// Their new versions.
+pub(super) const NUMBER: &str = "INSERT INTO file_versions \
+    (file, version, sha256, size, media_type, kind, announcement, created_at) \
+    SELECT f.id, f.version, e.sha256, e.size, e.media_type, e.kind, $4, $5 FROM entries e \
+    JOIN files f ON f.chat = $1 AND f.agent = $2 AND f.path = e.path WHERE e.manifest = $3 AND f.announcement = $4";
+
+/// Gives the files of a finished set their versions.
+pub(super) async fn give(store: &Store, conn: &mut AnyConnection, set: &Set<'_>, now: i64) -> Result<(), sqlx::Error> {
+    let first_id = store.next_ids(set.entries.max(1));
+    for (sql, last) in [(CHANGE, None), (ADD, Some(first_id)), (NUMBER, Some(now))] {
+        let mut step = sqlx::query(sql)
+            .bind(set.chat.as_str())
+            .bind(set.agent.as_str())
+            .bind(set.manifest.to_hex())
+            .bind(set.announcement);
+        if let Some(last) = last {
+            step = step.bind(last);
+        }
+        step.execute(&mut *conn).await?;
+    }
+    let sql = "UPDATE announcements SET versioned = 1 WHERE id = $1";
+    sqlx::query(sql).bind(set.announcement).execute(conn).await.map(drop)
+}
+
+/// Removes what is known of a chat's files.
+pub(super) async fn forget(conn: &mut AnyConnection, chat: &ChatId) -> Result<(), sqlx::Error> {
+    for sql in [
+        "DELETE FROM file_versions WHERE file IN (SELECT id FROM files WHERE chat = $1)",
+        "DELETE FROM files WHERE chat = $1",
+    ] {
+        sqlx::query(sql).bind(chat.as_str()).execute(&mut *conn).await?;
+    }
+    Ok(())
+}
+
+const COLUMNS: &str = "f.id, v.version, f.path, f.agent, v.size, v.sha256, v.media_type, v.kind, v.created_at, \
+    (SELECT MIN(n.name) FROM agents n WHERE n.principal = f.agent) AS agent_name";
+/// The agent still has an announcement in the chat that lists the version's bytes.
+const OFFERED: &str = "EXISTS (SELECT 1 FROM entries e JOIN announcements a ON a.manifest = e.manifest \
+    WHERE e.sha256 = v.sha256 AND e.leads = 1 AND a.chat = f.chat AND a.agent = f.agent)";
+
+/// A chat's files in their latest versions, in the order in which they first came.
+pub(super) fn latest_sql() -> String {
+    format!(
+        "SELECT {COLUMNS} FROM files f JOIN file_versions v ON v.file = f.id AND v.version = f.version \
+         WHERE f.chat = $1 AND f.id > $2 AND {OFFERED} ORDER BY f.id LIMIT $3"
+    )
+}
+
+/// A file's versions, newest first.
+pub(super) fn versions_sql() -> String {
+    format!(
+        "SELECT {COLUMNS} FROM files f JOIN file_versions v ON v.file = f.id \
+         WHERE f.chat = $1 AND f.id = $2 AND v.version < $3 AND {OFFERED} ORDER BY v.version DESC LIMIT $4"
+    )
+}
+
+fn record(row: &AnyRow) -> Result<VersionRecord, sqlx::Error> {
+    Ok(VersionRecord {
+        file: FileId(row.try_get("id")?),
+        version: rows::unsigned(row, "version")?,
+        path: row.try_get("path")?,
+        agent: rows::parsed(row, "agent")?,
+        agent_name: rows::parsed_option(row, "agent_name")?,
+        size: rows::unsigned(row, "size")?,
+        sha256: rows::parsed(row, "sha256")?,
+        media_type: row.try_get("media_type")?,
+        kind: rows::kind(row)?,
+        created_at: row.try_get("created_at")?,
+    })
+}
+
+impl Store {
+    /// A chat's files in their latest versions, in the order in which they first came.
+    pub async fn latest_files(
+        &self,
+        chat: &ChatId,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<Page<VersionRecord>, StoreError> {
+        self.bounded(async {
+            let query = sqlx::query(AssertSqlSafe(latest_sql()))
+                .bind(chat.as_str())
+                .bind(after.map_or(i64::MIN, |cursor| cursor.0))
+                .bind(i64::from(limit) + 1);
+            let found = query.fetch_all(&self.0.reader).await?;
+            let items = found.iter().map(record).collect::<Result<Vec<_>, _>>()?;
+            Ok(Page::cut(items, limit, |item| Cursor(item.file.0)))
+        })
+        .await
+    }
+
+    /// The versions of a chat's file, newest first. Empty when the chat has no such file.
+    pub async fn file_versions(
+        &self,
+        chat: &ChatId,
+        file: FileId,
+        after: Option<Cursor>,
+        limit: u32,
+    ) -> Result<Page<VersionRecord>, StoreError> {
+        self.bounded(async {
+            let query = sqlx::query(AssertSqlSafe(versions_sql()))
+                .bind(chat.as_str())
+                .bind(file.0)
+                .bind(after.map_or(i64::MAX, |cursor| cursor.0))
+                .bind(i64::from(limit) + 1);
+            let found = query.fetch_all(&self.0.reader).await?;
+            let items = found.iter().map(record).collect::<Result<Vec<_>, _>>()?;
+            Ok(Page::cut(items, limit, |item| Cursor(i64::try_from(item.version).unwrap_or(i64::MAX))))
+        })
+        .await
+    }
+
+    /// Removes the files among up to `limit` after a place whose bytes no announcement of their agent in their chat
+    /// lists any more. Returns where the next ones begin; none at the end.
+    pub async fn sweep_files(&self, after: Option<Cursor>, limit: u32) -> Result<Option<Cursor>, StoreError> {
+        let looked_at = self
+            .bounded(async {
+                let query = sqlx::query("SELECT id FROM files WHERE id > $1 ORDER BY id LIMIT $2")
+                    .bind(after.map_or(i64::MIN, |cursor| cursor.0))
+                    .bind(i64::from(limit));
+                let found = query.fetch_all(&self.0.reader).await?;
+                found.iter().map(|row| row.try_get::<i64, _>("id")).collect::<Result<Vec<_>, _>>()
+            })
+            .await?;
+        let (Some(first), Some(last)) = (looked_at.first().copied(), looked_at.last().copied()) else {
+            return Ok(None);
+        };
+        let store = self.clone();
+        self.note(async move {
+            let mut tx = store.begin().await?;
+            // In one statement for each table: an agent that announces meanwhile is seen by the second or keeps both.
+            for sql in [
+                format!(
+                    "DELETE FROM files WHERE id BETWEEN $1 AND $2 AND NOT EXISTS (SELECT 1 FROM file_versions v \
+                     JOIN files f ON f.id = v.file WHERE v.file = files.id AND {OFFERED})"
+                ),
+                "DELETE FROM file_versions WHERE file BETWEEN $1 AND $2 AND NOT EXISTS \
+                 (SELECT 1 FROM files f WHERE f.id = file_versions.file)"
+                    .to_owned(),
+            ] {
+                sqlx::query(AssertSqlSafe(sql)).bind(first).bind(last).execute(&mut *tx).await?;
+            }
+            tx.commit().await
+        })
+        .await?;
+        Ok((looked_at.len() == usize::try_from(limit).unwrap_or(usize::MAX)).then_some(Cursor(last)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_survives_its_text() {
+        for id in [0, 1, i64::MAX] {
+            assert_eq!(FileId(id).to_string().parse(), Ok(FileId(id)));
+        }
+        for text in ["", "af_", "af_1", "af_000000000000000A", "af_ffffffffffffffff", "af_+000000000000001", "x"] {
+            assert_eq!(text.parse::<FileId>(), Err(InvalidFileId), "{text}");
+        }
+    }
+}
