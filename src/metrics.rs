@@ -52,6 +52,8 @@ pub struct Metrics {
     pub violations: IntCounterVec,
     /// Chunks and files whose hash was not the announced one.
     pub hash_mismatches: IntCounter,
+    /// Places asked for bytes, by `kind` and `outcome`: `answered`, or why they were passed over.
+    pub locations: IntCounterVec,
     /// Reads handed to the audit, by `outcome`: `written`, or `lost` where it could not keep up.
     pub audit_records: IntCounterVec,
     /// Requests told to come later, by the `limit` that was met.
@@ -101,6 +103,7 @@ impl Metrics {
             )?,
             violations: counters(&r, "sluice_violations_total", "Rules of the protocol that agents broke.", &["rule"])?,
             hash_mismatches: counter(&r, "sluice_hash_mismatches_total", "Hashes that were not the announced ones.")?,
+            locations: counters(&r, "sluice_locations_total", "Places asked for bytes.", &["kind", "outcome"])?,
             audit_records: counters(&r, "sluice_audit_records_total", "Reads handed to the audit.", &["outcome"])?,
             requests_limited: counters(
                 &r,

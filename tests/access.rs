@@ -9,7 +9,7 @@ mod sets;
 use db::TestDatabase;
 use serde_json::{Value, json};
 use sets::{announcement, id, open, read, set, value};
-use sluice::access::{Access, BlobAnswer, BlobRequest, FileAccess, Readable};
+use sluice::access::{Access, BlobAnswer, BlobRequest, FileAccess, Readable, Way};
 use sluice::identity::Caller;
 use sluice::protocol::{Location, LocationKind, Manifest, Sha256};
 use sluice::store::{Commit, NewAnnouncement, Store};
@@ -230,12 +230,13 @@ async fn a_location_reaches_the_announcing_agent_only(database: &TestDatabase) {
         let location = |agent: &str| vec![Location { kind: LocationKind::Relay, target: agent.to_owned() }];
         let new = announcement(FLOW, Some("c1-flow"), manifest);
         announce(&store, NewAnnouncement { locations: own.map(location), ..new }).await;
-        file(&access, &alice, "c1", &identity, "a").await.is_some()
+        let found = file(&access, &alice, "c1", &identity, "a").await;
+        found.is_some_and(|found| found.readable.sources.iter().any(|source| source.way == Way::Relay))
     };
     assert!(!reachable(entry(json!({ "locations": relay("other") })), None).await);
-    assert!(!reachable(entry(json!({ "locations": https })), None).await);
     assert!(!reachable(entry(json!({ "locations": relay("nobody") })), Some("other")).await);
     assert!(blob(&access, &alice, &hash).await.is_none());
+    assert!(!reachable(entry(json!({ "locations": https })), None).await);
     assert!(reachable(entry(json!({ "locations": https, "path": "a" })), Some("flow")).await);
     assert!(reachable(entry(json!({ "locations": relay("flow") })), None).await);
     assert!(blob(&access, &alice, &hash).await.is_some());

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{BlobAnswer, BlobRequest, FileAccess, Readable};
+use super::{BlobAnswer, BlobRequest, FileAccess, Readable, Source, Way};
 use crate::identity::Caller;
 use crate::protocol::{AgentName, ChatId, Principal, Sha256};
 use crate::store::{FileId, Store, StoreError};
@@ -99,7 +99,12 @@ fn weight(key: &Key, answer: &Answer) -> usize {
     };
     let of = |readable: &Readable| -> usize {
         let hashes = readable.chunks.as_ref().map_or(0, |chunks| chunks.hashes.len());
-        LUMP / 4 * readable.sources.len() + 32 * hashes
+        // A location is as long as its target.
+        let source = |source: &Source| match &source.way {
+            Way::Relay => LUMP / 4,
+            Way::Location(remote) => LUMP / 2 + remote.location.target.len(),
+        };
+        readable.sources.iter().map(source).sum::<usize>() + 32 * hashes
     };
     let found = match answer {
         Answer::File(Some(file)) => of(&file.readable) + file.path.len() + file.media_type.len(),

@@ -12,14 +12,16 @@ mod sources;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tokio::sync::watch;
 
 use crate::identity::Caller;
 use crate::protocol::limits::PATH_BYTES;
 use crate::protocol::{AgentName, ChatId, Chunks, EntryKind, Location, Principal, Sha256};
-use crate::store::{FileId, Offer, Scope, Store, StoreError, TaskRule};
+use crate::store::{FileId, Offer, Place, Scope, Store, StoreError, TaskRule};
 
 use cache::{Answer, Cache, Target};
 
@@ -34,15 +36,51 @@ pub struct Readable {
     pub size: u64,
     /// What vouches for each chunk, whichever source it comes from. Without one, only the whole blob's hash does.
     pub chunks: Option<Arc<Chunks>>,
-    /// Never empty, the one that was announced first in front, and no agent twice.
+    /// Never empty, the one that was announced first in front, and none twice.
     pub sources: Vec<Source>,
+    /// The chats that allow it: who takes part in none of them any more may not read on. None for what the gateway reads
+    /// for itself.
+    pub places: Arc<[Place]>,
+    /// The store's generation before this was asked: what was written since is not considered here.
+    pub as_of: u64,
 }
 
-/// One announcement that offers the bytes.
-#[derive(Debug, Clone)]
+impl Readable {
+    /// The same bytes, from agents' own connections only. `None` when nobody offers them that way.
+    pub fn by_relay(mut self) -> Option<Self> {
+        self.sources.retain(|source| source.way == Way::Relay);
+        (!self.sources.is_empty()).then_some(self)
+    }
+}
+
+/// One way to the bytes that an announcement names.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     /// Who announced it; a `relay` location reaches this agent only.
     pub agent: Principal,
+    /// How they are had.
+    pub way: Way,
+}
+
+/// How bytes are had.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Way {
+    /// Over the agent's own connection.
+    Relay,
+    /// From a place that the announcement names.
+    Location(Arc<Remote>),
+}
+
+/// A place that an announcement names. Its bytes are worth no more than the announcing agent's own word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remote {
+    /// Where.
+    pub location: Location,
+    /// The manifest's `producer.task`, which the producer's endpoint asks for.
+    pub task: Option<String>,
+    /// Whether the gateway may say who it is. It may not where the place is another agent's, as far as is known: what that
+    /// agent lets this gateway have is not the announcing agent's to have.
+    pub signed: bool,
 }
 
 /// Bytes that an announcement names before it is kept: its manifest, or one nested in it.
@@ -52,12 +90,14 @@ pub struct Announced {
     pub sha256: Sha256,
     /// Its complete length in bytes, as announced.
     pub size: u64,
+    /// The task it answers, which a producer's endpoint asks for.
+    pub task: Option<String>,
     /// Where it can be read: the entry's or set's list, then the announcement's.
     pub locations: Vec<Location>,
 }
 
-/// How bytes that `agent` is announcing can be read: from that agent, and from nobody else. None when no location is
-/// one that this gateway reads.
+/// How bytes that `agent` is announcing can be read: as that agent says, and no other. None when it names no way to
+/// them.
 pub async fn announced(store: &Store, agent: &Principal, wanted: Announced) -> Result<Option<Readable>, StoreError> {
     sources::announced(store, agent, wanted).await
 }
@@ -180,6 +220,29 @@ impl Access {
         })
     }
 
+    /// Whether anything was written since that may change who can read what.
+    pub fn has_moved_on(&self, as_of: u64) -> bool {
+        self.store.generation() != as_of
+    }
+
+    /// Changes when a write of this process may have taken access away from somebody.
+    pub fn revocations(&self) -> watch::Receiver<u64> {
+        self.store.revocations()
+    }
+
+    /// Which of these readers take part in none of the chats any more that allowed what they read: by the store as it is
+    /// now, whoever wrote it. Nothing else takes away what was allowed, neither expiry nor the sweep of old sets.
+    pub async fn revoked(&self, reads: &[(Principal, Arc<[Place]>)]) -> Result<Vec<bool>, StoreError> {
+        let readers = reads.iter().map(|(reader, _)| reader.clone()).collect();
+        let places = reads.iter().flat_map(|(_, places)| places.iter().cloned()).collect();
+        let found = self.store.participants_of(&places, &readers).await?;
+        let everyone = Principal::everyone();
+        let takes_part = |reader: &Principal, place: &Place| {
+            [reader, &everyone].iter().any(|&principal| found.contains(&(place.clone(), principal.clone())))
+        };
+        Ok(reads.iter().map(|(reader, places)| !places.iter().any(|place| takes_part(reader, place))).collect())
+    }
+
     /// The remembered answer, or else the store's.
     async fn answer(&self, caller: &Caller, target: Target) -> Result<Answer, StoreError> {
         let asked = target.clone();
@@ -188,8 +251,9 @@ impl Access {
                 Target::Chat(chat) => self.store.is_participant(chat, &caller.principal).await.map(Answer::Participant),
                 Target::File(chat, set, path) => self.find_file(caller, chat, set, path).await.map(Answer::File),
                 Target::Version(chat, file, version) => {
+                    let as_of = self.store.generation();
                     let offers = self.store.offers_of_version(scope(caller), chat, (*file, *version), OFFERS).await?;
-                    self.file_of(caller, offers).await.map(Answer::File)
+                    self.file_of(caller, offers, as_of).await.map(Answer::File)
                 }
                 Target::Blob { agent, sha256, task, require_task } => {
                     let (agent, task, require_task) = (agent.as_ref(), task.as_deref(), *require_task);
@@ -207,13 +271,21 @@ impl Access {
         set: &Sha256,
         path: &str,
     ) -> Result<Option<FileAccess>, StoreError> {
+        let as_of = self.store.generation();
         let offers = self.store.offers_of_file(scope(caller), chat, set, path, OFFERS).await?;
-        self.file_of(caller, offers).await
+        self.file_of(caller, offers, as_of).await
     }
 
     /// A file that these announcements list, and who else may help out with it.
-    async fn file_of(&self, caller: &Caller, mut offers: Vec<Offer>) -> Result<Option<FileAccess>, StoreError> {
+    async fn file_of(
+        &self,
+        caller: &Caller,
+        mut offers: Vec<Offer>,
+        as_of: u64,
+    ) -> Result<Option<FileAccess>, StoreError> {
         let Some(first) = offers.first().cloned() else { return Ok(None) };
+        // The path names its chat: others that have the bytes are other paths.
+        let places = Arc::new([first.place.clone()]);
         let others = self.store.offers_of_blob(scope(caller), None, &first.sha256, TaskRule::Any, OFFERS).await?;
         offers.extend(others.into_iter().filter(|offer| offer.size == first.size));
         let chunks = self.store.chunks(&first.manifest, first.position).await?.map(Arc::new);
@@ -225,7 +297,7 @@ impl Access {
             return Ok(None);
         }
         Ok(Some(FileAccess {
-            readable: Readable { sha256: first.sha256, size: first.size, chunks, sources },
+            readable: Readable { sha256: first.sha256, size: first.size, chunks, sources, places, as_of },
             path: first.path.into(),
             media_type: first.media_type.into(),
             kind: first.kind,
@@ -238,7 +310,7 @@ impl Access {
             None if request.require_task => TaskRule::None,
             None => TaskRule::Any,
         };
-        let scope = scope(caller);
+        let (scope, as_of) = (scope(caller), self.store.generation());
         let (agent, sha256) = (request.agent, request.sha256);
         let mut offers = self.store.offers_of_blob(scope, agent, sha256, rule, OFFERS).await?;
         let mut refused = !offers.is_empty();
@@ -250,11 +322,14 @@ impl Access {
         if let Some(size) = offers.first().map(|first| first.size) {
             refused = false;
             offers.retain(|offer| offer.size == size);
+            let places: HashSet<Place> = offers.iter().map(|offer| offer.place.clone()).collect();
             let found = sources::of(&self.store, offers).await?;
             let chunks = sources::settled(&found);
             let sources: Vec<Source> = found.into_iter().map(|listed| listed.source).collect();
             if !sources.is_empty() {
-                return Ok(Answer::Blob(BlobAnswer::Blob(Readable { sha256: *sha256, size, chunks, sources })));
+                let places = places.into_iter().collect();
+                let readable = Readable { sha256: *sha256, size, chunks, sources, places, as_of };
+                return Ok(Answer::Blob(BlobAnswer::Blob(readable)));
             }
         }
         match self.store.manifest_announced(scope, agent, sha256, rule).await? {

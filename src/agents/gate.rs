@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use crate::clock::Clock;
-use crate::identity::{Identity, Tokens};
+use crate::identity::{Identity, TokenError, Tokens};
 use crate::protocol::frames::ErrorBody;
 use crate::protocol::{AgentName, Principal};
 use crate::store::{Claim, Store, StoreError};
@@ -66,26 +66,18 @@ impl Gate {
         Self { tokens, store, clock }
     }
 
-    /// Who a credential says its bearer is.
-    pub fn identify(&self, credential: Option<&Credential>) -> Result<(Principal, Option<AgentName>), ErrorBody> {
-        let Some(credential) = credential else {
-            return Err(ErrorBody::new(
-                "unauthorized",
-                "a token is required, in session.token, ?token= or Authorization, or a signature of the upgrade",
-            ));
-        };
-        let token = match credential {
-            Credential::Token(token) => token,
-            Credential::Signed(agent, _) => return Ok((agent.clone(), None)),
-            Credential::Refused(error) => return Err(ErrorBody::clone(error)),
-        };
-        match self.tokens.verify(token, &self.clock) {
-            Ok(Identity::Agent { principal, name, .. }) => Ok((principal, name)),
-            Ok(Identity::Reader(_) | Identity::Operator) => {
-                Err(ErrorBody::new("forbidden", "this token is not an agent's: it has no agent_id and no scope agent"))
-            }
-            Err(error) => Err(ErrorBody::new(error.code(), error.to_string())),
+    /// Who a credential says its bearer is. It may wait for a platform's keys.
+    pub async fn identify(&self, credential: Option<&Credential>) -> Result<(Principal, Option<AgentName>), ErrorBody> {
+        match credential.ok_or_else(no_credential)? {
+            Credential::Token(token) => agent(self.tokens.identify(token, &self.clock).await),
+            Credential::Signed(agent, _) => Ok((agent.clone(), None)),
+            Credential::Refused(error) => Err(ErrorBody::clone(error)),
         }
+    }
+
+    /// Who a token says its bearer is, by what is known now.
+    pub fn identify_now(&self, token: &str) -> Result<(Principal, Option<AgentName>), ErrorBody> {
+        agent(self.tokens.verify(token, &self.clock))
     }
 
     /// Whether the agent that signed may go by this name: the first that it asked for on its connection, and one that it
@@ -116,7 +108,7 @@ impl Gate {
 
     /// Admits an agent under the name it asks for. A name belongs to the first principal that held it.
     pub async fn admit(&self, credential: Option<&Credential>, name: Option<&str>) -> Result<Admitted, ErrorBody> {
-        let (agent, own_name) = self.identify(credential)?;
+        let (agent, own_name) = self.identify(credential).await?;
         let Some(name) = name else {
             return Err(ErrorBody::new("bad_request", "the frame names no agent"));
         };
@@ -136,6 +128,23 @@ impl Gate {
             Ok(Claim::Foreign) => Err(ErrorBody::new("forbidden", "this name belongs to another agent")),
             Err(error) => Err(unavailable(&error)),
         }
+    }
+}
+
+fn no_credential() -> ErrorBody {
+    ErrorBody::new(
+        "unauthorized",
+        "a token is required, in session.token, ?token= or Authorization, or a signature of the upgrade",
+    )
+}
+
+fn agent(verified: Result<Identity, TokenError>) -> Result<(Principal, Option<AgentName>), ErrorBody> {
+    match verified {
+        Ok(Identity::Agent { principal, name, .. }) => Ok((principal, name)),
+        Ok(Identity::Reader(_) | Identity::Operator) => {
+            Err(ErrorBody::new("forbidden", "this token is not an agent's: it has no agent_id and no scope agent"))
+        }
+        Err(error) => Err(ErrorBody::new(error.code(), error.to_string())),
     }
 }
 

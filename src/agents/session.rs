@@ -103,7 +103,7 @@ where
             return;
         };
         if let Some(token) = &update.token {
-            let same = self.agents.gate.identify(Some(&Credential::token(token))).and_then(|(agent, _)| {
+            let same = self.agents.gate.identify_now(token).and_then(|(agent, _)| {
                 let same = agent == session.agent;
                 same.then_some(()).ok_or_else(|| ErrorBody::new("forbidden", "the token is for another agent"))
             });

@@ -25,11 +25,12 @@ use crate::http::ops::{self, Hosts, Ops, Probe};
 use crate::http::server::{self, Limits, Listener};
 use crate::http::{self, AppState};
 use crate::identity::signature::{self, Rules};
-use crate::identity::{GatewayKey, HandedOut, Signatures, Tokens};
+use crate::identity::{GatewayKey, HandedOut, Platform, Signatures, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::{Bounds, Outbound};
 use crate::sets::{Fetch, IsOpen, SetLimits, Sets};
 use crate::store::{OpenError, Store, StoreOptions};
+use crate::transfer::location::Locations;
 use crate::transfer::{self, Transfers};
 
 /// Connections at once on the operator's listener.
@@ -78,14 +79,18 @@ impl Gateway {
         let public = Listener::bind(settings.listen, "listen").await?;
         let operators = Listener::bind(settings.ops_listen, "ops-listen").await?;
         make_data_dir(&settings.data_dir)?;
-        let tokens = Tokens::open(&settings.token_secret_file)?;
+        let tracker = TaskTracker::new();
+        let outbound = Outbound::new(settings.allow_hosts.clone(), FETCHES, metrics.clone());
+        let mut tokens = Tokens::open(&settings.token_secret_file)?;
+        if let Some(options) = settings.platform.clone() {
+            tokens = tokens.with_platform(Platform::new(options, outbound.clone(), tracker.clone()));
+        }
         let public_url = settings.public_url(public.address());
         let key = GatewayKey::open(&settings.signing_key_file, &public_url.to_string())?;
         let store = open_store(&settings, true, &clock).await?;
         // It answered just now; a look at the metrics before the first check must not find it down.
         metrics.database_up.set(1);
         let draining = CancellationToken::new();
-        let tracker = TaskTracker::new();
         let agents = Arc::new(Agents {
             registry: Registry::new(metrics.clone()),
             gate: Gate::new(tokens.clone(), store.clone(), clock.clone()),
@@ -108,7 +113,10 @@ impl Gateway {
         };
         let registry = Arc::clone(&agents);
         let is_open: IsOpen = Arc::new(move |session| registry.registry.is_session(session));
-        let transfers = Transfers::new(Arc::clone(&agents), limits, tracker.clone());
+        let own = public_url.to_string();
+        let locations = Locations::new(&outbound, key.clone(), &own, clock.clone(), metrics.clone());
+        let access = Access::new(store.clone(), ACCESS_BYTES);
+        let transfers = Transfers::new(Arc::clone(&agents), access.clone(), locations, limits, tracker.clone());
         let reads = Arc::clone(&transfers);
         let fetch: Fetch = Arc::new(move |agent, readable| {
             let transfers = Arc::clone(&reads);
@@ -120,7 +128,6 @@ impl Gateway {
             true => Audit::off(),
             false => Audit::start(store.clone(), metrics.clone(), &tracker, ended.clone()),
         };
-        let outbound = Outbound::new(settings.allow_hosts.clone(), FETCHES, metrics.clone());
         let state = AppState {
             handed_out: HandedOut::new(store.clone(), &tokens, clock.clone()),
             signin_ttl: settings.signin_ttl,
@@ -141,7 +148,7 @@ impl Gateway {
             metrics: metrics.clone(),
             public_url: Arc::new(public_url),
             require_task: settings.require_task,
-            access: Access::new(store.clone(), ACCESS_BYTES),
+            access,
             sets: Sets::new(store.clone(), metrics, set_limits, is_open, fetch, draining.clone()),
             store,
             transfers,
@@ -211,6 +218,7 @@ impl Gateway {
             signal,
             serving,
             operating,
+            state.transfers.watch(&drained),
             watch_database(&state, &draining),
             sweep::run(state.store.clone(), state.clock.clone(), settings.audit_retention, draining.clone()),
         );
@@ -275,6 +283,12 @@ pub async fn check(settings: Settings) -> anyhow::Result<()> {
     }
     if settings.signing_key_file.exists() {
         GatewayKey::open(&settings.signing_key_file, &settings.public_url(settings.listen).to_string())?;
+    }
+    if let Some(options) = settings.platform.clone() {
+        let metrics = Arc::new(Metrics::new().context("cannot register the metrics")?);
+        let outbound = Outbound::new(settings.allow_hosts.clone(), FETCHES, metrics);
+        let platform = Platform::new(options, outbound, TaskTracker::new());
+        platform.fetch().await.context("the platform's tokens cannot be verified (check --token-jwks-url)")?;
     }
     if settings.database_url.sqlite_file().is_some_and(|file| !file.exists()) {
         return Ok(());

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Deserialize;
 
-use super::values::{Authority, DatabaseUrl, Network, PublicUrl, Size, Span};
+use super::values::{Authority, DatabaseUrl, FetchUrl, Network, PublicUrl, Size, Span};
 use crate::logging::LogFormat;
 use crate::protocol::address::AllowedHost;
 
@@ -71,6 +71,18 @@ layer! {
     /// HS256 secret of the tokens, created at first start [default: DATA_DIR/token.secret]
     #[arg(long, env = "SLUICE_TOKEN_SECRET_FILE", value_name = "FILE")]
     token_secret_file: PathBuf,
+
+    /// Key set of the platform's own tokens (RS256, ES256 or EdDSA), fetched when it is needed
+    #[arg(long, env = "SLUICE_TOKEN_JWKS_URL", value_name = "URL")]
+    token_jwks_url: FetchUrl,
+
+    /// The issuer of the platform's own tokens, exactly as in their iss
+    #[arg(long, env = "SLUICE_TOKEN_ISSUER", value_name = "ISSUER")]
+    token_issuer: String,
+
+    /// What the aud of the platform's own tokens has to name
+    #[arg(long, env = "SLUICE_TOKEN_AUDIENCE", value_name = "AUDIENCE")]
+    token_audience: String,
 
     /// Ed25519 key that signs the gateway's own requests, in PKCS#8 PEM, created at first start [default: DATA_DIR/signing.key]
     #[arg(long, env = "SLUICE_SIGNING_KEY_FILE", value_name = "FILE")]

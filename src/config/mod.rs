@@ -14,8 +14,9 @@ use clap::Args;
 use ipnet::IpNet;
 
 pub use layer::Layer;
-pub use values::{Authority, DatabaseUrl, InvalidValue, Network, PublicUrl, Size, Span};
+pub use values::{Authority, DatabaseUrl, FetchUrl, InvalidValue, Network, PublicUrl, Size, Span};
 
+use crate::identity::PlatformOptions;
 use crate::logging::LogFormat;
 use crate::protocol::address::Allowed;
 use crate::protocol::limits::DATA_PAYLOAD;
@@ -100,6 +101,8 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// The secret that signs tokens.
     pub token_secret_file: PathBuf,
+    /// The platform's own tokens, when they are accepted.
+    pub platform: Option<PlatformOptions>,
     /// The key that signs the gateway's own requests.
     pub signing_key_file: PathBuf,
     /// How long a running transfer waits for its agent.
@@ -201,6 +204,7 @@ impl Settings {
             named_authorities: layer.accept_authority.unwrap_or_default(),
             key_continuity: layer.key_continuity.unwrap_or(true),
             token_secret_file: layer.token_secret_file.unwrap_or_else(|| data_dir.join("token.secret")),
+            platform: platform(layer.token_jwks_url, layer.token_issuer, layer.token_audience)?,
             signing_key_file: layer.signing_key_file.unwrap_or_else(|| data_dir.join("signing.key")),
             database_url,
             data_dir,
@@ -271,6 +275,25 @@ fn positive(setting: &'static str, number: u32) -> Result<usize, ConfigError> {
     match usize::try_from(number) {
         Ok(number) if number > 0 => Ok(number),
         _ => Err(refused(setting, "the number is at least 1")),
+    }
+}
+
+/// The three go together: a key set alone would accept every token that its keys ever signed, for whomever.
+fn platform(
+    jwks_url: Option<FetchUrl>,
+    issuer: Option<String>,
+    audience: Option<String>,
+) -> Result<Option<PlatformOptions>, ConfigError> {
+    let missing = |setting| refused(setting, "--token-jwks-url, --token-issuer and --token-audience go together");
+    let text = |text: Option<String>| text.filter(|text| !text.is_empty());
+    match (jwks_url, text(issuer), text(audience)) {
+        (None, None, None) => Ok(None),
+        (Some(url), Some(issuer), Some(audience)) => {
+            Ok(Some(PlatformOptions { jwks_url: url.get().clone(), issuer, audience }))
+        }
+        (None, ..) => Err(missing("token-jwks-url")),
+        (_, None, _) => Err(missing("token-issuer")),
+        (_, _, None) => Err(missing("token-audience")),
     }
 }
 

@@ -96,6 +96,8 @@ fn values_that_cannot_work_are_refused_naming_the_setting() {
         (["--max-transfers", "2049"], "max-transfers"),
         (["--memory-budget", "1KiB"], "memory-budget"),
         (["--log-level", "sluice=loud"], "log-level"),
+        (["--token-issuer", "https://issuer.example"], "token-jwks-url"),
+        (["--token-jwks-url", "https://issuer.example/keys"], "token-issuer"),
         (["--ops-allow-host", "a:9090"], "ops-allow-host"),
     ] {
         let error = Settings::resolve(flags(&args).layer).unwrap_err().to_string();

@@ -12,6 +12,7 @@ use http::Uri;
 use ipnet::IpNet;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use serde::{Deserialize, Deserializer, de};
+use url::Url;
 
 /// What a path in a URL holds as it is (RFC 3986 section 2.3), and what separates its segments.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
@@ -195,6 +196,35 @@ impl fmt::Display for PublicUrl {
 }
 
 impl<'de> Deserialize<'de> for PublicUrl {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
+/// An https URL that the gateway fetches; http where `--allow-hosts` names its host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FetchUrl(Url);
+
+impl FetchUrl {
+    /// The URL.
+    pub fn get(&self) -> &Url {
+        &self.0
+    }
+}
+
+impl FromStr for FetchUrl {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let invalid = InvalidValue("a URL to fetch is https:// (or http://), without a user or a fragment");
+        let url = Url::parse(text).map_err(|_| invalid)?;
+        let plain = url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
+        let valid = matches!(url.scheme(), "https" | "http") && url.has_host() && plain;
+        if valid { Ok(Self(url)) } else { Err(invalid) }
+    }
+}
+
+impl<'de> Deserialize<'de> for FetchUrl {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }

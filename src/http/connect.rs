@@ -70,7 +70,7 @@ pub async fn connect(
         None => None,
     };
     // Whoever has not said who they are by now may not fill as much memory as an agent may.
-    let known = state.agents.gate.identify(credential.as_ref()).is_ok();
+    let known = state.agents.gate.identify(credential.as_ref()).await.is_ok();
     if !known && credential.is_some() {
         state.limiter.failed(&extensions)?;
     }

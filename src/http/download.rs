@@ -21,6 +21,7 @@ use crate::protocol::conditional::{EntityTag, Precondition};
 use crate::protocol::range::Selection;
 use crate::protocol::{ByteRange, Sha256, digest_field, disposition};
 use crate::read::{Coverage, Verifier};
+use crate::transfer::location;
 
 const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
 const SLUICE_VERIFIED: HeaderName = HeaderName::from_static("sluice-verified");
@@ -53,6 +54,13 @@ pub enum Content {
 }
 
 impl Content {
+    fn by_relay(self) -> Option<Self> {
+        match self {
+            Self::Remote(readable) => readable.by_relay().map(Self::Remote),
+            here @ Self::Here(..) => Some(here),
+        }
+    }
+
     fn sha256(&self) -> Sha256 {
         match self {
             Self::Remote(readable) => readable.sha256,
@@ -74,8 +82,11 @@ pub async fn serve(
     caller: &Caller,
     method: &Method,
     headers: &HeaderMap,
-    representation: Representation,
+    mut representation: Representation,
 ) -> Result<Response, Problem> {
+    if location::is_from_gateway(headers) {
+        representation.content = representation.content.by_relay().ok_or(Problem::NotFound)?;
+    }
     let (sha256, size) = (representation.content.sha256(), representation.content.size());
     let etag = EntityTag::of(sha256);
     let selection = match Precondition::of(headers, &etag) {

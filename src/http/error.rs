@@ -215,6 +215,7 @@ impl From<TransferError> for Problem {
             TransferError::HashMismatch => Self::HashMismatch,
             TransferError::BlobGone => Self::BlobGone,
             TransferError::TooManyTransfers { limit } => Self::TooManyTransfers { limit, retry_after: SOON },
+            TransferError::Revoked => Self::NotFound,
             TransferError::Cancelled | TransferError::ReaderStalled => Self::Unavailable,
         }
     }

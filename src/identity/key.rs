@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use url::Url;
 
 use super::file::{self, FileError};
+use super::signature::thumbprint;
 use crate::clock::Clock;
-use crate::protocol::Sha256;
 
 /// Where an agent's, and this gateway's, keys are found below its URL.
 pub const JWKS_PATH: &str = "/.well-known/jwks.json";
@@ -93,7 +93,7 @@ impl GatewayKey {
     /// With this key.
     pub fn new(key: SigningKey, public_url: &str) -> Self {
         Self {
-            thumbprint: thumbprint(&key.verifying_key().to_bytes()).into(),
+            thumbprint: thumbprint(&URL_SAFE_NO_PAD.encode(key.verifying_key().to_bytes())).into(),
             key: Arc::new(key),
             agent: format!("\"{public_url}{JWKS_PATH}\";type=jwks_uri").into(),
         }
@@ -162,12 +162,6 @@ fn make() -> String {
     let key = SigningKey::from_bytes(&rand::random());
     // Writing a key fails only for keys of other kinds; an empty file would be told as no key.
     key.to_pkcs8_pem(LineEnding::LF).map(|pem| pem.to_string()).unwrap_or_default()
-}
-
-/// The thumbprint of an Ed25519 key (RFC 7638, RFC 8037 appendix A.3): what `keyid` names it by.
-fn thumbprint(public: &[u8; 32]) -> String {
-    let jwk = format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{}"}}"#, URL_SAFE_NO_PAD.encode(public));
-    URL_SAFE_NO_PAD.encode(Sha256::of(jwk.as_bytes()).0)
 }
 
 #[cfg(test)]

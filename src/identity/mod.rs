@@ -18,6 +18,7 @@ pub use key::{GatewayKey, JWKS_PATH, KeyError};
 pub use opaque::{OpaqueKey, OpaqueSecret, Purpose};
 pub use secret::SecretError;
 pub use signatures::{Refusal, Signatures};
+pub use token::platform::{KeySetError, Platform, PlatformOptions};
 pub use token::{IssueError, TokenError, Tokens};
 
 use crate::protocol::{AgentName, ChatId, Principal};

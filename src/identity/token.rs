@@ -1,10 +1,15 @@
-//! Tokens that the gateway signs itself: JWTs (RFC 7519) with HMAC-SHA-256 and nothing else.
+//! Tokens: JWTs (RFC 7519). The gateway's own are signed with HMAC-SHA-256 and nothing else; those of a platform are
+//! for [`platform`]. Which of the two judges a token is decided by its issuer.
+
+pub mod platform;
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::{Deserialize, Serialize};
@@ -13,6 +18,7 @@ use super::secret::{self, SecretError};
 use super::{Caller, Identity, OpaqueKey};
 use crate::clock::Clock;
 use crate::protocol::{AgentName, ChatId, Principal};
+use platform::Platform;
 
 /// Longest token that is looked at, in bytes.
 pub const TOKEN_BYTES: usize = 8 * 1024;
@@ -25,9 +31,24 @@ pub enum TokenError {
     /// Not a token of this gateway's shape.
     #[error("the token is malformed")]
     Malformed,
-    /// Another secret, or another algorithm than HS256.
-    #[error("the token's signature is not this gateway's")]
+    /// Another secret or key, or of the gateway's own tokens another algorithm than HS256.
+    #[error("the token's signature is not its issuer's")]
     BadSignature,
+    /// Neither this gateway nor the platform issued it.
+    #[error("the token's issuer is not one that this gateway knows")]
+    UnknownIssuer,
+    /// An algorithm that the platform's tokens are not signed with, or that its key is not for.
+    #[error("the token is not signed with its key's algorithm, RS256, ES256 or EdDSA")]
+    BadAlgorithm,
+    /// The platform's key set has no such key.
+    #[error("the token names a key that its issuer does not publish")]
+    UnknownKey,
+    /// The platform's key set cannot be had now.
+    #[error("the issuer's keys cannot be fetched now; try again")]
+    KeysUnavailable,
+    /// A token of the platform's for somebody else.
+    #[error("the token is meant for another audience")]
+    WrongAudience,
     /// Past its `exp`.
     #[error("the token has expired")]
     Expired,
@@ -43,7 +64,14 @@ impl TokenError {
     /// The code that a caller is told.
     pub fn code(self) -> &'static str {
         match self {
-            Self::Malformed | Self::BadSignature | Self::NotYetValid => "unauthorized",
+            Self::Malformed
+            | Self::BadSignature
+            | Self::UnknownIssuer
+            | Self::BadAlgorithm
+            | Self::UnknownKey
+            | Self::WrongAudience
+            | Self::NotYetValid => "unauthorized",
+            Self::KeysUnavailable => "unavailable",
             Self::Expired => "token_expired",
             Self::Unbound => "token_unbound",
         }
@@ -55,13 +83,14 @@ impl TokenError {
 #[error("cannot sign the token: {0}")]
 pub struct IssueError(#[from] jsonwebtoken::errors::Error);
 
-/// Signs and verifies tokens with one secret.
+/// Signs and verifies tokens with one secret, and verifies those of one platform.
 #[derive(Clone)]
 pub struct Tokens {
     signing: EncodingKey,
     verifying: DecodingKey,
     validation: Arc<Validation>,
     opaque: OpaqueKey,
+    platform: Option<Arc<Platform>>,
 }
 
 impl fmt::Debug for Tokens {
@@ -112,7 +141,13 @@ impl Tokens {
             verifying: DecodingKey::from_secret(secret).ok()?,
             validation: Arc::new(validation),
             opaque: OpaqueKey::derive(secret),
+            platform: None,
         })
+    }
+
+    /// These, and the platform's tokens.
+    pub fn with_platform(self, platform: Arc<Platform>) -> Self {
+        Self { platform: Some(platform), ..self }
     }
 
     /// A token that proves `identity` for `ttl` from now.
@@ -127,22 +162,53 @@ impl Tokens {
         Ok(jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, &self.signing)?)
     }
 
-    /// Who the token proves its bearer to be.
+    /// Who the token proves its bearer to be. It waits only for a platform's keys, and only where they are not known.
     ///
     /// # Errors
-    /// See [`TokenError`]. Nothing about the token is told before its signature is verified.
-    pub fn verify(&self, token: &str, clock: &Clock) -> Result<Identity, TokenError> {
-        self.verify_until(token, clock).map(|(identity, _)| identity)
+    /// See [`TokenError`]. What a token claims is not judged before its signature is verified.
+    pub async fn identify(&self, token: &str, clock: &Clock) -> Result<Identity, TokenError> {
+        self.identify_until(token, clock).await.map(|(identity, _)| identity)
     }
 
     /// The same, and until when: Unix milliseconds, without the leeway for clocks that differ.
     ///
     /// # Errors
-    /// As [`verify`](Self::verify).
-    pub fn verify_until(&self, token: &str, clock: &Clock) -> Result<(Identity, i64), TokenError> {
+    /// As [`identify`](Self::identify).
+    pub async fn identify_until(&self, token: &str, clock: &Clock) -> Result<(Identity, i64), TokenError> {
+        let verified = self.judge(token, clock);
+        let Some(platform) = self.platform_of(token) else { return verified };
+        let needs = matches!(verified, Err(TokenError::UnknownKey | TokenError::KeysUnavailable));
+        platform.refresh(needs).await;
+        if needs { self.judge(token, clock) } else { verified }
+    }
+
+    /// As [`identify`](Self::identify), by the keys that are known now.
+    ///
+    /// # Errors
+    /// See [`TokenError`].
+    pub fn verify(&self, token: &str, clock: &Clock) -> Result<Identity, TokenError> {
+        self.judge(token, clock).map(|(identity, _)| identity)
+    }
+
+    fn judge(&self, token: &str, clock: &Clock) -> Result<(Identity, i64), TokenError> {
         if token.len() > TOKEN_BYTES {
             return Err(TokenError::Malformed);
         }
+        if let Some(platform) = self.platform_of(token) {
+            return platform.verify(token, clock);
+        }
+        self.verify_own(token, clock).map_err(|error| match error {
+            TokenError::BadSignature if self.platform.is_some() && issuer(token).is_some() => TokenError::UnknownIssuer,
+            error => error,
+        })
+    }
+
+    fn platform_of(&self, token: &str) -> Option<&Arc<Platform>> {
+        let platform = self.platform.as_ref().filter(|_| token.len() <= TOKEN_BYTES)?;
+        issuer(token).is_some_and(|issuer| platform.issues(&issuer)).then_some(platform)
+    }
+
+    fn verify_own(&self, token: &str, clock: &Clock) -> Result<(Identity, i64), TokenError> {
         let claims = jsonwebtoken::decode::<Claims>(token, &self.verifying, &self.validation)
             .map_err(|error| match error.kind() {
                 ErrorKind::InvalidSignature | ErrorKind::InvalidAlgorithm => TokenError::BadSignature,
@@ -150,8 +216,7 @@ impl Tokens {
             })?
             .claims;
         claims.judge_times(clock)?;
-        #[expect(clippy::cast_possible_truncation, reason = "a time past the end of i64 is cut to that end")]
-        let expires_at = (claims.exp * 1000.0) as i64;
+        let expires_at = claims.expires_at();
         claims.identity().map(|identity| (identity, expires_at))
     }
 
@@ -159,6 +224,16 @@ impl Tokens {
     pub fn opaque_key(&self) -> &OpaqueKey {
         &self.opaque
     }
+}
+
+/// The issuer that a token names, unproven.
+fn issuer(token: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Unproven {
+        iss: Option<String>,
+    }
+    let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    serde_json::from_slice::<Unproven>(&payload).ok()?.iss
 }
 
 impl Claims {
@@ -189,6 +264,12 @@ impl Claims {
             },
             Identity::Operator => Self { scope: "operator".to_owned(), ..base },
         }
+    }
+
+    /// In Unix milliseconds.
+    #[expect(clippy::cast_possible_truncation, reason = "a time past the end of i64 is cut to that end")]
+    fn expires_at(&self) -> i64 {
+        (self.exp * 1000.0) as i64
     }
 
     fn judge_times(&self, clock: &Clock) -> Result<(), TokenError> {

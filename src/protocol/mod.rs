@@ -14,6 +14,7 @@ pub mod ids;
 pub mod limits;
 pub mod manifest;
 pub mod media_type;
+pub mod oci;
 pub mod range;
 pub mod sha256;
 pub mod timestamp;

@@ -37,6 +37,13 @@ impl Plan {
         Some(read)
     }
 
+    /// All that has not been asked, however much it is.
+    pub fn take_rest(&mut self) -> Option<ByteRange> {
+        let rest = ByteRange { start: self.next, end: self.end };
+        self.next = self.end;
+        (!rest.is_empty()).then_some(rest)
+    }
+
     /// A read ended early: everything from `position` has to be asked again.
     pub fn rewind(&mut self, position: u64) {
         debug_assert!(position <= self.next, "a position not asked yet cannot have been reached");

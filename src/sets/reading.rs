@@ -73,13 +73,14 @@ impl Reading {
         let Claims { sha256, content, .. } = parse_off_task(&self.text).await?;
         let mut content = content?;
         let own = content.locations.clone().unwrap_or_default();
+        let task = content.task.as_ref().map(|task| task.as_str().to_owned());
         let tree = match std::mem::replace(&mut content.inlined, Inlined::Nothing) {
             Inlined::Whole(tree) => tree,
-            Inlined::Root(tree) => Arc::new(self.grow(*tree, &own).await?),
+            Inlined::Root(tree) => Arc::new(self.grow(*tree, &own, task.as_ref()).await?),
             Inlined::Nothing => {
-                let wanted = Announced { sha256, size: content.size, locations: own.clone() };
+                let wanted = Announced { sha256, size: content.size, task: task.clone(), locations: own.clone() };
                 let root = self.manifest(wanted).await?;
-                Arc::new(self.grow(GrowingTree::of(root)?, &own).await?)
+                Arc::new(self.grow(GrowingTree::of(root)?, &own, task.as_ref()).await?)
             }
         };
         let set = (NewSet::Tree(tree), Some(self.order));
@@ -87,12 +88,13 @@ impl Reading {
     }
 
     /// Reads the manifests that a tree lacks, one after the other.
-    async fn grow(&self, mut tree: GrowingTree, own: &[Location]) -> Result<Tree, Refused> {
+    async fn grow(&self, mut tree: GrowingTree, own: &[Location], task: Option<&String>) -> Result<Tree, Refused> {
         while let Some(wanted) = tree.wanted() {
             let listed = wanted.entry.locations.as_ref().unwrap_or(&wanted.owner.locations);
             let wanted = Announced {
                 sha256: wanted.sha256,
                 size: wanted.size,
+                task: task.cloned(),
                 locations: listed.iter().chain(own).cloned().collect(),
             };
             let nested = self.manifest(wanted).await?;

@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
@@ -142,6 +142,27 @@ impl Store {
             let found = query.fetch_all(&self.0.reader).await?;
             let items = found.iter().map(record).collect::<Result<Vec<_>, _>>()?;
             Ok(Page::cut(items, limit, |agent| agent.name.clone()))
+        })
+        .await
+    }
+
+    /// Those of `principals` that are known agents.
+    pub async fn agents_among(&self, principals: &HashSet<Principal>) -> Result<HashSet<Principal>, StoreError> {
+        self.bounded(async {
+            let mut known = HashSet::new();
+            let principals: Vec<&Principal> = principals.iter().collect();
+            for some in principals.chunks(1000) {
+                let list = rows::placeholders(1, some.len());
+                let sql = format!("SELECT DISTINCT principal FROM agents WHERE principal IN ({list})");
+                let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false);
+                for principal in some {
+                    query = query.bind(principal.as_str());
+                }
+                for row in query.fetch_all(&self.0.reader).await? {
+                    known.insert(rows::parsed(&row, "principal")?);
+                }
+            }
+            Ok(known)
         })
         .await
     }

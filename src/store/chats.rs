@@ -1,6 +1,8 @@
+use std::collections::HashSet;
+
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
-use super::{Store, StoreError, rows, versions};
+use super::{Place, Store, StoreError, rows, versions};
 use crate::protocol::{ChatId, Principal};
 
 /// A chat and who takes part in it.
@@ -37,7 +39,7 @@ impl Store {
         let mut participants = participants.to_vec();
         participants.sort();
         participants.dedup();
-        self.write(async move {
+        self.revoke(async move {
             let mut tx = store.begin().await?;
             let inserted = sqlx::query(
                 "INSERT INTO chats (id, title, created_at) VALUES ($1, $2, $3) ON CONFLICT (id) DO NOTHING",
@@ -86,7 +88,7 @@ impl Store {
     /// none.
     pub async fn delete_chat(&self, chat: &ChatId) -> Result<bool, StoreError> {
         let (store, chat) = (self.clone(), chat.clone());
-        self.write(async move {
+        self.revoke(async move {
             let mut tx = store.begin().await?;
             let deleted = sqlx::query("DELETE FROM chats WHERE id = $1").bind(chat.as_str()).execute(&mut *tx).await?;
             versions::forget(&mut tx, &chat).await?;
@@ -120,7 +122,7 @@ impl Store {
     /// Takes a principal out of a chat. False when it did not take part.
     pub async fn remove_participant(&self, chat: &ChatId, principal: &Principal) -> Result<bool, StoreError> {
         let (store, chat, principal) = (self.clone(), chat.clone(), principal.clone());
-        self.write(async move {
+        self.revoke(async move {
             let mut tx = store.begin().await?;
             let removed = sqlx::query("DELETE FROM participants WHERE chat = $1 AND principal = $2")
                 .bind(chat.as_str())
@@ -141,6 +143,58 @@ impl Store {
             Ok(found.fetch_one(&self.0.reader).await?.try_get::<i64, _>(0)? > 0)
         })
         .await
+    }
+}
+
+/// Parameters of one statement, at most.
+const AT_ONCE: usize = 1000;
+
+impl Store {
+    /// Which of these places have which of these principals (or `*`) as participants.
+    pub async fn participants_of(
+        &self,
+        places: &HashSet<Place>,
+        principals: &HashSet<Principal>,
+    ) -> Result<HashSet<(Place, Principal)>, StoreError> {
+        let places: Vec<&Place> = places.iter().collect();
+        let mut principals: Vec<&str> = principals.iter().map(Principal::as_str).collect();
+        principals.push("*");
+        self.bounded(async {
+            let mut found = HashSet::new();
+            for places in places.chunks(AT_ONCE) {
+                for principals in principals.chunks(AT_ONCE) {
+                    self.find_participants(places, principals, &mut found).await?;
+                }
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    async fn find_participants(
+        &self,
+        places: &[&Place],
+        principals: &[&str],
+        found: &mut HashSet<(Place, Principal)>,
+    ) -> Result<(), sqlx::Error> {
+        let chats = rows::placeholders(1, places.len());
+        let names = rows::placeholders(places.len() + 1, principals.len());
+        let sql = format!(
+            "SELECT p.chat, p.principal, c.created_at FROM participants p JOIN chats c ON c.id = p.chat \
+             WHERE p.chat IN ({chats}) AND p.principal IN ({names})"
+        );
+        let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false);
+        for place in places {
+            query = query.bind(place.chat.as_str());
+        }
+        for principal in principals {
+            query = query.bind(*principal);
+        }
+        for row in query.fetch_all(&self.0.reader).await? {
+            let place = Place { chat: rows::parsed(&row, "chat")?, made_at: row.try_get("created_at")? };
+            found.insert((place, rows::parsed(&row, "principal")?));
+        }
+        Ok(())
     }
 }
 

@@ -42,7 +42,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::{Any, AnyPool, Transaction};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
@@ -58,7 +58,7 @@ pub use keys::Continuity;
 pub use links::{LinkAdded, LinkRecord};
 pub use manifests::Held;
 pub use nonces::Nonce;
-pub use offers::{Offer, Scope, TaskRule};
+pub use offers::{Offer, Place, Scope, TaskRule};
 pub use open::{OpenError, StoreOptions};
 pub use quota::{Amount, Exceeded, Quota};
 pub use sessions::{Binding, Session};
@@ -86,6 +86,7 @@ struct Inner {
     clock: Clock,
     tasks: TaskTracker,
     generation: AtomicU64,
+    revocations: watch::Sender<u64>,
     last_id: AtomicI64,
     /// Questions asked so far, for tests that hold two answers to the same number of them.
     #[cfg(test)]
@@ -97,6 +98,11 @@ impl Store {
     /// the generation *before* asking, and drops the answer once the generation has moved.
     pub fn generation(&self) -> u64 {
         self.0.generation.load(Ordering::SeqCst)
+    }
+
+    /// Changes when a write of this process may have taken access away from somebody.
+    pub fn revocations(&self) -> watch::Receiver<u64> {
+        self.0.revocations.subscribe()
     }
 
     /// Whether the database answers, in bounded time.
@@ -132,6 +138,21 @@ impl Store {
         self.run_to_its_end(async move {
             let outcome = store.bounded(write).await;
             store.0.generation.fetch_add(1, Ordering::SeqCst);
+            outcome
+        })
+        .await
+    }
+
+    /// The same for a write that may take access away from somebody.
+    async fn revoke<T: Send + 'static>(
+        &self,
+        write: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let store = self.clone();
+        self.run_to_its_end(async move {
+            let outcome = store.bounded(write).await;
+            store.0.generation.fetch_add(1, Ordering::SeqCst);
+            store.0.revocations.send_modify(|count| *count += 1);
             outcome
         })
         .await

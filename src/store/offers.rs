@@ -26,6 +26,15 @@ pub enum TaskRule<'a> {
     None,
 }
 
+/// A chat, as it was made: one of the same name that is made after this one was deleted is another.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The chat.
+    pub chat: ChatId,
+    /// When it was made, Unix milliseconds.
+    pub made_at: i64,
+}
+
 /// An announcement's entry that the searcher may see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
@@ -33,6 +42,8 @@ pub struct Offer {
     pub id: i64,
     /// Who announced it.
     pub agent: Principal,
+    /// Where, which is why the searcher may see it.
+    pub place: Place,
     /// The manifest that lists it.
     pub manifest: Sha256,
     /// Its place in the manifest: names the entry for [`Store::chunks`].
@@ -57,11 +68,11 @@ pub struct Offer {
     pub passes: bool,
 }
 
-const COLUMNS: &str = "a.id, a.agent, a.manifest, a.task_id, a.locations AS own_locations, m.producer_task, \
+const COLUMNS: &str = "a.id, a.agent, a.chat, c.created_at AS made_at, a.manifest, a.task_id, a.locations AS own_locations, m.producer_task, \
     COALESCE(o.locations, m.locations) AS set_locations, e.position, e.path, e.size, e.sha256, e.media_type, e.kind, e.locations";
 
 /// The same with the path, media type and kind that the version has.
-const VERSION_COLUMNS: &str = "a.id, a.agent, a.manifest, a.task_id, a.locations AS own_locations, m.producer_task, \
+const VERSION_COLUMNS: &str = "a.id, a.agent, a.chat, c.created_at AS made_at, a.manifest, a.task_id, a.locations AS own_locations, m.producer_task, \
     COALESCE(o.locations, m.locations) AS set_locations, e.position, f.path, v.size, e.sha256, v.media_type, v.kind, \
     e.locations";
 
@@ -78,6 +89,7 @@ fn offer(row: &AnyRow) -> Result<Offer, sqlx::Error> {
     Ok(Offer {
         id: row.try_get("id")?,
         agent: rows::parsed(row, "agent")?,
+        place: Place { chat: rows::parsed(row, "chat")?, made_at: row.try_get("made_at")? },
         manifest: rows::parsed(row, "manifest")?,
         position: row.try_get("position")?,
         path: row.try_get("path")?,
@@ -150,7 +162,7 @@ pub(super) fn file_search(scope: Scope<'_>, chat: &ChatId, manifest: &Sha256, pa
     let (chat, manifest, path) = (search.value(chat.as_str()), search.value(manifest.to_hex()), search.value(path));
     search.sql = format!(
         "SELECT {COLUMNS}, {fails} AS fails FROM announcements a JOIN manifests m ON m.sha256 = a.manifest \
-         JOIN entries e ON e.manifest = a.manifest AND e.path = {path} {OWNER} \
+         JOIN chats c ON c.id = a.chat JOIN entries e ON e.manifest = a.manifest AND e.path = {path} {OWNER} \
          WHERE a.chat = {chat} AND a.manifest = {manifest}"
     );
     search.within(scope);
@@ -171,7 +183,7 @@ pub(super) fn blob_search(
     let blob = search.value(blob.to_hex());
     search.sql = format!(
         "SELECT {COLUMNS}, {fails} AS fails FROM entries e JOIN announcements a ON a.manifest = e.manifest \
-         JOIN manifests m ON m.sha256 = e.manifest {OWNER} WHERE e.sha256 = {blob} AND e.leads = 1"
+         JOIN chats c ON c.id = a.chat JOIN manifests m ON m.sha256 = e.manifest {OWNER} WHERE e.sha256 = {blob} AND e.leads = 1"
     );
     search.of_agent(agent);
     search.within(scope);

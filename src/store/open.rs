@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sqlx::migrate::{Migrate as _, MigrateError, Migrator};
 use sqlx::{AnyConnection, Connection as _};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
 use super::dialect::Dialect;
@@ -148,6 +148,7 @@ impl Store {
             clock: options.clock,
             tasks: TaskTracker::new(),
             generation: AtomicU64::new(0),
+            revocations: watch::Sender::new(0),
             last_id: AtomicI64::new(0),
             #[cfg(test)]
             asked: AtomicU64::new(0),

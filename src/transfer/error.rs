@@ -31,6 +31,9 @@ pub enum TransferError {
     /// The reader took nothing of what was there for it.
     #[error("the reader took nothing for too long")]
     ReaderStalled,
+    /// Its reader may no longer read these bytes.
+    #[error("the reader may no longer read these bytes")]
+    Revoked,
     /// An operator ended the transfer.
     #[error("an operator ended the transfer")]
     Cancelled,
@@ -38,7 +41,7 @@ pub enum TransferError {
 
 impl TransferError {
     /// Every outcome's name, so that each has its counter from the start.
-    pub const OUTCOMES: [&str; 9] = [
+    pub const OUTCOMES: [&str; 10] = [
         "complete",
         "reader_left",
         "reader_stalled",
@@ -47,6 +50,7 @@ impl TransferError {
         "hash_mismatch",
         "blob_gone",
         "too_many_transfers",
+        "revoked",
         "cancelled",
     ];
 
@@ -59,6 +63,7 @@ impl TransferError {
             Self::BlobGone => "blob_gone",
             Self::TooManyTransfers { .. } => "too_many_transfers",
             Self::ReaderStalled => "reader_stalled",
+            Self::Revoked => "revoked",
             Self::Cancelled => "cancelled",
         }
     }

@@ -10,6 +10,7 @@ mod cursor;
 mod error;
 mod feed;
 mod live;
+pub mod location;
 mod mismatch;
 mod pipe;
 mod source;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use dashmap::DashMap;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -28,16 +30,18 @@ pub use cursor::Cursor;
 pub use error::{Remedy, TransferError, remedy};
 pub use live::{Live, State, TransferId};
 
-use crate::access::Readable;
+use crate::access::{Access, Readable};
 use crate::agents::Agents;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::protocol::limits::CREDIT_DEFAULT;
 use crate::protocol::{ByteRange, Principal, RequestId, Sha256};
 use crate::read::Coverage;
+use crate::store::Place;
 use beside::Beside;
 use budget::{Allowance, Budget};
 use feed::Feed;
+use location::Locations;
 use mismatch::Mismatches;
 use pipe::Pipe;
 
@@ -64,6 +68,8 @@ struct Running {
     live: Arc<Live>,
     pipe: Arc<Pipe>,
     cut: Option<CancellationToken>,
+    /// The chats that allow it.
+    places: Arc<[Place]>,
 }
 
 impl Running {
@@ -83,6 +89,8 @@ const MANY: usize = 8;
 /// The transfers of this process.
 pub struct Transfers {
     agents: Arc<Agents>,
+    locations: Arc<Locations>,
+    access: Access,
     limits: Limits,
     budget: Arc<Budget>,
     beside: Beside,
@@ -93,6 +101,8 @@ pub struct Transfers {
     next_transfer: AtomicU64,
     next_request: AtomicU64,
     request_prefix: String,
+    /// A transfer began by an answer that is no longer the newest.
+    overtaken: Notify,
     tracker: TaskTracker,
     metrics: Arc<Metrics>,
     clock: Clock,
@@ -100,7 +110,13 @@ pub struct Transfers {
 
 impl Transfers {
     /// No transfer runs. Feeds run on `tracker`.
-    pub fn new(agents: Arc<Agents>, limits: Limits, tracker: TaskTracker) -> Arc<Self> {
+    pub fn new(
+        agents: Arc<Agents>,
+        access: Access,
+        locations: Arc<Locations>,
+        limits: Limits,
+        tracker: TaskTracker,
+    ) -> Arc<Self> {
         for outcome in TransferError::OUTCOMES {
             let _ = agents.metrics.transfers_ended.with_label_values(&[outcome]);
         }
@@ -110,13 +126,16 @@ impl Transfers {
         Arc::new(Self {
             budget: Budget::new(limits.memory_budget, limits.max_transfers),
             beside: Beside::default(),
+            locations,
             limits,
+            access,
             mismatches: Mismatches::default(),
             running: DashMap::new(),
             readers: DashMap::new(),
             next_transfer: AtomicU64::new(1),
             next_request: AtomicU64::new(1),
             request_prefix: format!("{:08x}", rand::random::<u32>()),
+            overtaken: Notify::new(),
             tracker,
             metrics: agents.metrics.clone(),
             clock: agents.clock.clone(),
@@ -134,13 +153,18 @@ impl Transfers {
         cut: Option<CancellationToken>,
     ) -> Result<Cursor, TransferError> {
         let begun = tokio::time::Instant::now();
+        let (places, as_of) = (readable.places.clone(), readable.as_of);
         let agent = readable.sources.first().map(|source| source.agent.clone()).ok_or(TransferError::BlobGone)?;
         let allowance = self.admit(&reader).inspect_err(|error| self.count_end(error.code()))?;
         let id = TransferId(self.next_transfer.fetch_add(1, Ordering::Relaxed));
         let now = self.clock.unix_millis();
         let live = Arc::new(Live::new(id, (reader, agent), (readable.sha256, range), now));
         let pipe = Arc::new(Pipe::new(allowance));
-        self.running.insert(id, Running { live: live.clone(), pipe: pipe.clone(), cut });
+        self.running.insert(id, Running { live: live.clone(), pipe: pipe.clone(), cut, places });
+        if self.access.has_moved_on(as_of) {
+            // What was written meanwhile may have looked for this transfer before it was here.
+            self.overtaken.notify_one();
+        }
         self.metrics.transfers_started.inc();
         self.metrics.transfers_running.inc();
         // From here on the cursor's drop ends the transfer, whichever way this goes.

@@ -5,9 +5,12 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, select_all};
 
+use tokio::time::Instant;
+
 use super::TransferError;
-use crate::access::Source;
-use crate::agents::{Agents, Link};
+use super::feed::Path;
+use crate::access::{Source, Way};
+use crate::agents::Agents;
 
 /// The sources of one transfer, in order, and what is known against them.
 #[derive(Debug)]
@@ -24,6 +27,8 @@ struct Candidate {
     given_up: bool,
     /// Failures in a row without a byte in between.
     failures: u32,
+    /// It asked to be left alone until then.
+    busy_until: Option<Instant>,
 }
 
 /// Failures without a byte in between after which another source is asked.
@@ -32,13 +37,18 @@ const FAILURES: u32 = 2;
 impl Sources {
     /// The first is preferred.
     pub fn new(sources: Vec<Source>) -> Self {
-        let sources = sources.into_iter().map(|source| Candidate { source, given_up: false, failures: 0 }).collect();
-        Self { sources, current: 0, failed: None }
+        let candidate = |source| Candidate { source, given_up: false, failures: 0, busy_until: None };
+        Self { sources: sources.into_iter().map(candidate).collect(), current: 0, failed: None }
     }
 
     /// The source in use.
     pub fn current(&self) -> &Source {
         &self.sources[self.current].source
+    }
+
+    /// Which one that is.
+    pub fn place(&self) -> usize {
+        self.current
     }
 
     /// Uses another source from now on.
@@ -60,6 +70,12 @@ impl Sources {
         }
     }
 
+    /// The source in use is not asked before `until`; where nobody else delivers, `why` is told.
+    pub fn leave_alone(&mut self, until: Instant, why: TransferError) {
+        self.sources[self.current].busy_until = Some(until);
+        self.failed = Some(why);
+    }
+
     /// The source in use is not asked again.
     pub fn give_up(&mut self, why: TransferError) {
         self.sources[self.current].given_up = true;
@@ -72,33 +88,48 @@ impl Sources {
     }
 
     /// Those that may be asked, the one in use first.
-    fn eligible(&self) -> impl Iterator<Item = (usize, &Source)> {
+    fn eligible(&self) -> impl Iterator<Item = (usize, &Candidate)> {
         let order = std::iter::once(self.current).chain((0..self.sources.len()).filter(|place| *place != self.current));
-        order.map(|place| (place, &self.sources[place])).filter_map(|(place, candidate)| {
-            let Candidate { source, given_up, .. } = candidate;
-            (!given_up).then_some((place, source))
-        })
+        order
+            .map(|place| (place, &self.sources[place]))
+            .filter_map(|(place, candidate)| (!candidate.given_up).then_some((place, candidate)))
     }
 
     /// The first that can be asked now, and the way to it.
-    pub fn reachable(&self, agents: &Agents) -> Option<(usize, Link)> {
-        self.eligible().find_map(|(place, source)| Some((place, agents.registry.link(&source.agent)?)))
+    pub fn reachable(&self, agents: &Agents, now: Instant) -> Option<(usize, Path)> {
+        self.eligible().find_map(|(place, candidate)| Some((place, candidate.path(agents, now)?)))
     }
 
     /// Whether one beside the one in use can be asked now.
-    pub fn another_is_reachable(&self, agents: &Agents) -> bool {
+    pub fn another_is_reachable(&self, agents: &Agents, now: Instant) -> bool {
         let mut others = self.eligible().filter(|(place, _)| *place != self.current);
-        others.any(|(_, source)| agents.registry.is_online(&source.agent))
+        others.any(|(_, candidate)| candidate.path(agents, now).is_some())
     }
 
     /// Waits until one can be asked; `None` when there is none left to wait for.
-    pub fn wait(&self, agents: &Arc<Agents>) -> Option<BoxFuture<'static, ()>> {
-        let waits: Vec<_> = (self.eligible())
-            .map(|(_, source)| {
-                let (agents, agent) = (Arc::clone(agents), source.agent.clone());
-                async move { drop(agents.registry.online(&agent).await) }.boxed()
-            })
-            .collect();
+    pub fn wait(&self, agents: &Arc<Agents>, now: Instant) -> Option<BoxFuture<'static, ()>> {
+        let waits: Vec<_> = self.eligible().map(|(_, candidate)| candidate.wait(agents, now)).collect();
         (!waits.is_empty()).then(|| select_all(waits).map(|_| ()).boxed())
+    }
+}
+
+impl Candidate {
+    fn path(&self, agents: &Agents, now: Instant) -> Option<Path> {
+        match &self.source.way {
+            Way::Relay => agents.registry.link(&self.source.agent).map(Path::Relay),
+            Way::Location(remote) => {
+                self.busy_until.is_none_or(|until| now >= until).then(|| Path::Location(Arc::clone(remote)))
+            }
+        }
+    }
+
+    fn wait(&self, agents: &Arc<Agents>, now: Instant) -> BoxFuture<'static, ()> {
+        match &self.source.way {
+            Way::Relay => {
+                let (agents, agent) = (Arc::clone(agents), self.source.agent.clone());
+                async move { drop(agents.registry.online(&agent).await) }.boxed()
+            }
+            Way::Location(_) => tokio::time::sleep_until(self.busy_until.unwrap_or(now)).boxed(),
+        }
     }
 }

@@ -5,19 +5,22 @@ use http::header::AUTHORIZATION;
 
 use super::super::AppState;
 use super::super::error::Problem;
-use crate::identity::Identity;
+use crate::identity::{Identity, TokenError};
 
 /// Who a token proves its sender to be.
 ///
 /// # Errors
-/// [`Problem::BadCredential`] when it proves nothing.
-pub(super) fn identify(token: &str, state: &AppState) -> Result<Identity, Problem> {
-    state.tokens.verify(token, &state.clock).map_err(Problem::BadCredential)
+/// [`Problem::BadCredential`] when it proves nothing, [`Problem::Unavailable`] when nobody can tell now.
+pub(super) async fn identify(token: &str, state: &AppState) -> Result<Identity, Problem> {
+    identify_until(token, state).await.map(|(identity, _)| identity)
 }
 
 /// The same, and until when, in Unix milliseconds.
-pub(super) fn identify_until(token: &str, state: &AppState) -> Result<(Identity, i64), Problem> {
-    state.tokens.verify_until(token, &state.clock).map_err(Problem::BadCredential)
+pub(super) async fn identify_until(token: &str, state: &AppState) -> Result<(Identity, i64), Problem> {
+    state.tokens.identify_until(token, &state.clock).await.map_err(|error| match error {
+        TokenError::KeysUnavailable => Problem::Unavailable,
+        error => Problem::BadCredential(error),
+    })
 }
 
 /// The token of the request's one `Authorization: Bearer` (RFC 6750 section 2.1; the scheme's case does not matter,

@@ -63,7 +63,7 @@ async fn identify(parts: &Parts, state: &AppState) -> Result<Identity, Problem> 
 /// [`Problem::NoCredential`] without one, [`Problem::BadCredential`] or [`Problem::BadSignature`] when it proves nothing.
 pub async fn authenticate(parts: &Parts, state: &AppState) -> Result<Identity, Problem> {
     if let Some(token) = bearer(&parts.headers) {
-        return bearer::identify(token, state);
+        return bearer::identify(token, state).await;
     }
     if is_signed(&parts.headers) && !parts.headers.contains_key(AUTHORIZATION) {
         return signature::identify(parts, state).await;
@@ -76,5 +76,5 @@ pub async fn authenticate(parts: &Parts, state: &AppState) -> Result<Identity, P
 /// # Errors
 /// [`Problem::BadCredential`] when it proves nothing.
 pub(super) async fn token_until(token: &str, state: &AppState) -> Result<(Identity, i64), Problem> {
-    bearer::identify_until(token, state)
+    bearer::identify_until(token, state).await
 }

@@ -1,16 +1,21 @@
-//! What a feed asks of its agent: credit for the reads in flight, and the next read.
+//! What a feed asks of its source: credit for what is in flight, and what comes next.
 
 use tokio::time::Instant;
 
-use super::Feed;
+use std::sync::Arc;
+
+use super::upstream::Upstream;
+use super::{Feed, Path};
+use crate::access::Remote;
 use crate::agents::{Read, Slot};
 use crate::protocol::limits::{DATA_PAYLOAD, READ_BYTES};
 use crate::transfer::TransferError;
 use crate::transfer::live::State;
+use crate::transfer::location::{Fetching, Wanted};
 
-/// A read in flight.
+/// A read or fetch in flight.
 pub(super) struct Asked {
-    pub(super) read: Read,
+    pub(super) upstream: Upstream,
     pub(super) at: Instant,
 }
 
@@ -23,7 +28,9 @@ impl Feed {
         self.turn.note(frames == 0 && granted == 0, now);
         let contended = self.is_contended();
         let turn_is_over = contended && self.reads.front().is_some_and(|asked| self.turn.is_over(asked.at, now));
-        if granted == 0 && (turn_is_over || (contended && self.turn.is_stuck(now))) && !self.reads.is_empty() {
+        let fetching = self.reads.front().is_some_and(|asked| asked.upstream.is_location());
+        let yields = turn_is_over || (contended && self.turn.is_stuck(now)) || (fetching && self.turn.is_idle(now));
+        if granted == 0 && yields && !self.reads.is_empty() {
             // Nothing is on its way, so nothing is lost.
             self.drop_reads();
         }
@@ -40,8 +47,9 @@ impl Feed {
             self.find_source(now)?;
             self.queue_up();
         } else if self.reads.len() == 1
-            && self.reads[0].read.credit_needed() == 0
-            && let Some(slot) = self.link.as_ref().and_then(|link| link.slots.try_take())
+            && self.reads[0].upstream.credit_needed() == 0
+            && let Some(Path::Relay(link)) = &self.path
+            && let Some(slot) = link.slots.try_take()
         {
             self.send_read(slot);
         }
@@ -50,7 +58,7 @@ impl Feed {
 
     /// Asks the next read, now that there is a slot for it.
     pub(super) fn send_read(&mut self, slot: Slot) {
-        let Some(link) = self.link.clone() else { return };
+        let Some(Path::Relay(link)) = self.path.clone() else { return };
         let now = Instant::now();
         let credit = self.room(self.granted()).max(1);
         let limit = if link.slots.is_contended() {
@@ -60,23 +68,35 @@ impl Feed {
             READ_BYTES
         };
         let Some(range) = self.plan.take(limit) else { return };
-        let needed = range.len().div_ceil(DATA_PAYLOAD as u64);
-        let credit = credit.min(u32::try_from(needed).unwrap_or(u32::MAX));
+        let credit = credit.min(frames_of(range.len()));
         let agent = self.sources.current().agent.clone();
         let asked = (self.transfers.request_id(), range, credit);
         match Read::ask(&link.mailbox, slot, agent, self.sha256, asked, now.into_std()) {
             Ok(read) => {
-                self.reads.push_back(Asked { read, at: now });
+                self.reads.push_back(Asked { upstream: Upstream::Relay(read), at: now });
                 self.last_progress = now;
                 self.live.set_state(State::Reading);
             }
             Err(_) => {
                 // The connection went between being found and being asked.
                 self.plan.rewind(range.start);
-                self.lose_link();
+                self.lose_path();
                 self.pause(now);
             }
         }
+    }
+
+    /// Asks a place for all that is left: it is one request, and the connection carries the reader's pace.
+    pub(super) fn start_fetch(&mut self, remote: &Arc<Remote>) {
+        let now = Instant::now();
+        let Some(range) = self.plan.take_rest() else { return };
+        let credit = self.room(self.granted()).max(1).min(frames_of(range.len()));
+        let wanted = Wanted { sha256: self.sha256, size: self.size, range };
+        let timeout = self.transfers.limits.read_timeout;
+        let fetching = Fetching::start(&self.transfers.locations, remote, wanted, credit, timeout);
+        self.reads.push_back(Asked { upstream: Upstream::Location(Box::new(fetching)), at: now });
+        self.last_progress = now;
+        self.live.set_state(State::Reading);
     }
 
     /// Stops the reads in flight; what they would have brought is to be asked again.
@@ -87,7 +107,7 @@ impl Feed {
 
     /// Frames granted that have not come.
     pub(super) fn granted(&self) -> u32 {
-        self.reads.iter().map(|asked| asked.read.credit()).sum()
+        self.reads.iter().map(|asked| asked.upstream.credit()).sum()
     }
 
     /// How many frames may be granted beside those.
@@ -99,11 +119,11 @@ impl Feed {
     /// Gives credit to the reads that need it, in order, in steps of about half a window.
     fn grant(&mut self, frames: u32, now: Instant) -> u32 {
         let mut spent = 0;
-        for asked in &self.reads {
+        for asked in &mut self.reads {
             let left = frames - spent;
-            let needed = asked.read.credit_needed();
+            let needed = asked.upstream.credit_needed();
             let step = needed.min(self.window.frames().div_ceil(2));
-            let dry = asked.read.credit() == 0;
+            let dry = asked.upstream.credit() == 0;
             if left == 0 || needed == 0 || (left < step && !dry) {
                 continue;
             }
@@ -112,10 +132,14 @@ impl Feed {
                 self.transfers.metrics.credit_waits.inc();
                 self.last_progress = now;
             }
-            asked.read.grant(grant, now.into_std());
+            asked.upstream.grant(grant, now);
             self.live.set_state(State::Reading);
             spent += grant;
         }
         spent
     }
+}
+
+fn frames_of(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(DATA_PAYLOAD as u64)).unwrap_or(u32::MAX)
 }

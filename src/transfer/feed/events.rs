@@ -6,14 +6,16 @@ use tokio::time::Instant;
 use super::Feed;
 use super::search::PAUSES;
 use crate::agents::ReadEnd;
-use crate::protocol::Principal;
+use crate::outbound::FetchError;
 use crate::protocol::limits::CONCURRENT_READS;
 use crate::read::Mismatch;
 use crate::transfer::TransferError;
 use crate::transfer::error::{Remedy, remedy};
+use crate::transfer::location::{FetchEnd, Refusal};
 
 /// Why remaining bytes are asked for again, as metrics name it.
-pub const RESUMES: [&str; 6] = ["disconnected", "stalled", "too_many_reads", "retry", "next_source", "hash_mismatch"];
+pub const RESUMES: [&str; 7] =
+    ["disconnected", "stalled", "too_many_reads", "busy", "retry", "next_source", "hash_mismatch"];
 
 impl Feed {
     pub(super) fn on_data(&mut self, bytes: Bytes) -> Result<(), TransferError> {
@@ -22,10 +24,10 @@ impl Feed {
         self.wanting_since = None;
         self.pause = PAUSES.0;
         self.sources.delivered();
-        if let Some(sample) = self.reads.front().and_then(|asked| asked.read.take_round_trip()) {
+        if let Some(sample) = self.reads.front_mut().and_then(|asked| asked.upstream.take_round_trip()) {
             self.window.round_trip(sample);
         }
-        let agent = self.sources.current().agent.clone();
+        let source = self.sources.place();
         let (span, position) = (self.verifier.span_start(), self.verifier.position());
         let (pipe, released, fast) = (&self.pipe, &mut self.released, self.window.is_fast());
         let verifier = &mut self.verifier;
@@ -40,29 +42,30 @@ impl Feed {
             })
         };
         let checked = if fast { self.transfers.beside.run(accept) } else { accept() };
-        // A span that began within this frame is this agent's alone; one that went on may be another's in part.
+        // A span that began within this frame is this source's alone; one that went on may be another's in part.
         let went_on = |start| Some(start) == span && position > start;
-        let alone = |start| !went_on(start) || self.span_source.as_ref() == Some(&agent);
+        let alone = |start| !went_on(start) || self.span_source == Some(source);
         if let Err(mismatch) = checked {
-            let blamed = alone(mismatch.span.start).then_some(agent);
-            return self.on_mismatch(mismatch, blamed);
+            let alone = alone(mismatch.span.start);
+            return self.on_mismatch(mismatch, alone);
         }
-        self.span_source = self.verifier.span_start().filter(|start| alone(*start)).map(|_| agent);
-        if self.reads.front().is_some_and(|asked| asked.read.range().end == self.verifier.position()) {
+        self.span_source = self.verifier.span_start().filter(|start| alone(*start)).map(|_| source);
+        if self.reads.front().is_some_and(|asked| asked.upstream.range().end == self.verifier.position()) {
             // Every byte is here. The `blob.end` that follows is the connection's to check.
             self.reads.pop_front();
         }
         Ok(())
     }
 
-    fn on_mismatch(&mut self, mismatch: Mismatch, blamed: Option<Principal>) -> Result<(), TransferError> {
+    /// `alone`: every byte of the span is the source's in use.
+    fn on_mismatch(&mut self, mismatch: Mismatch, alone: bool) -> Result<(), TransferError> {
         self.transfers.metrics.hash_mismatches.inc();
         let source = &self.sources.current().agent;
         self.transfers.mismatches.remember(&self.live.reader, source, self.sha256, mismatch.span);
         tracing::warn!(transfer = %self.live.id, sha256 = %self.sha256, start = mismatch.span.start,
-            end = mismatch.span.end, agent = blamed.as_ref().map(tracing::field::display),
+            end = mismatch.span.end, agent = alone.then(|| tracing::field::display(source)),
             "bytes do not have the announced hash");
-        if blamed.is_some() {
+        if alone {
             self.sources.give_up(TransferError::HashMismatch);
         } else {
             self.sources.failed(TransferError::HashMismatch);
@@ -72,7 +75,7 @@ impl Feed {
         }
         self.verifier.retry(mismatch.span);
         self.drop_reads();
-        self.link = None;
+        self.path = None;
         self.count_resume("hash_mismatch");
         Ok(())
     }
@@ -81,7 +84,7 @@ impl Feed {
         self.drop_reads();
         match remedy(end) {
             Remedy::Resume => {
-                self.lose_link();
+                self.lose_path();
                 if self.wanting_since.is_some() {
                     // Nothing came since the last time: a connection that ends at every read is not asked in a loop.
                     self.wait_or_fail(TransferError::AgentOffline)?;
@@ -94,21 +97,49 @@ impl Feed {
             }
             Remedy::Retry(error) => {
                 self.sources.failed(error);
-                self.link = None;
+                self.path = None;
                 self.pause(Instant::now());
                 self.count_resume("retry");
             }
             // It had them a moment ago: an agent that came back may be ready again before it has published again.
             Remedy::NextSource(error @ TransferError::BlobGone)
-                if self.released && !self.sources.another_is_reachable(&self.transfers.agents) =>
+                if self.released && !self.sources.another_is_reachable(&self.transfers.agents, Instant::now()) =>
             {
                 self.wait_or_fail(error)?;
-                self.link = None;
+                self.path = None;
                 self.count_resume("next_source");
             }
             Remedy::NextSource(error) => {
                 self.sources.give_up(error);
-                self.link = None;
+                self.path = None;
+                self.count_resume("next_source");
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left is asked of the next place, or of this one again when it may have it.
+    pub(super) fn on_fetch_end(&mut self, end: FetchEnd) -> Result<(), TransferError> {
+        self.drop_reads();
+        self.path = None;
+        let now = Instant::now();
+        match end {
+            FetchEnd::Complete | FetchEnd::Broken | FetchEnd::Refused(Refusal::Unreachable(FetchError::TimedOut)) => {
+                self.sources.failed(TransferError::AgentFailed);
+                self.pause(now);
+                self.count_resume("disconnected");
+            }
+            FetchEnd::Refused(Refusal::Busy(pause)) => {
+                let busy = TransferError::TooManyTransfers { limit: CONCURRENT_READS };
+                self.sources.leave_alone(now + pause, busy);
+                self.count_resume("busy");
+            }
+            FetchEnd::Refused(Refusal::Gone(_)) => {
+                self.sources.give_up(TransferError::BlobGone);
+                self.count_resume("next_source");
+            }
+            FetchEnd::Refused(Refusal::Unsupported | Refusal::Own | Refusal::Wrong(_) | Refusal::Unreachable(_)) => {
+                self.sources.give_up(TransferError::AgentFailed);
                 self.count_resume("next_source");
             }
         }
@@ -120,7 +151,7 @@ impl Feed {
         if self.granted() > 0 && now >= self.last_progress + self.transfers.limits.read_timeout {
             self.drop_reads();
             self.sources.failed(TransferError::AgentFailed);
-            self.lose_link();
+            self.lose_path();
             self.last_progress = now;
             tracing::warn!(transfer = %self.live.id, agent = %self.sources.current().agent,
                 position = self.verifier.position(), "an agent with credit sent nothing for --read-timeout: asking again");

@@ -1,12 +1,14 @@
 //! The upstream side of a range: reads, credit, resume, verification and hold-back.
 //!
-//! A feed asks agents, one read after the other, and the next one early when a slot is free. Every decision is made in
+//! A feed asks agents, one read after the other, and the next one early when a slot is free; or other places, all that
+//! is left at once. Every decision is made in
 //! [`Feed::ask`] and in the handlers of the events that it then waits for; nothing else waits.
 
 mod ask;
 mod events;
 mod search;
 mod turn;
+mod upstream;
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -24,8 +26,8 @@ use super::pipe::{Pipe, ReaderDid};
 use super::source::Sources;
 use super::{TransferError, Transfers};
 use crate::access::Readable;
-use crate::agents::{Link, ReadEvent, Slot, SlotRequest};
-use crate::protocol::{ByteRange, Principal, Sha256};
+use crate::agents::{Slot, SlotRequest};
+use crate::protocol::{ByteRange, Sha256};
 use crate::read::{Coverage, Plan, Verifier, Window};
 
 pub use events::RESUMES;
@@ -33,21 +35,25 @@ pub use events::RESUMES;
 use ask::Asked;
 use search::PAUSES;
 use turn::Turn;
+use upstream::UpstreamEvent;
+
+pub use upstream::Path;
 
 /// One range of a blob on its way to a cursor.
 pub struct Feed {
     transfers: Arc<Transfers>,
     sha256: Sha256,
+    size: u64,
     range: ByteRange,
     sources: Sources,
     verifier: Verifier,
-    /// The source that every byte of the span being hashed came from, if it was one.
-    span_source: Option<Principal>,
+    /// The place of the source that every byte of the span being hashed came from, if it was one.
+    span_source: Option<usize>,
     plan: Plan,
     window: Window,
     pipe: Arc<Pipe>,
     live: Arc<Live>,
-    link: Option<Link>,
+    path: Option<Path>,
     reads: VecDeque<Asked>,
     slot: Option<SlotRequest>,
     turn: Turn,
@@ -65,7 +71,7 @@ pub struct Feed {
 }
 
 enum Event {
-    Read(ReadEvent),
+    Upstream(UpstreamEvent),
     Slot(Slot),
     Reachable,
     Reader(ReaderDid),
@@ -87,11 +93,13 @@ impl Feed {
         let verifier = Verifier::new(range, readable.size, readable.sha256, readable.chunks);
         let mut sources = readable.sources;
         if verifier.coverage() != Coverage::Full {
-            // Bytes that nothing checks are taken from nobody but the first.
-            sources.truncate(1);
+            // Bytes that nothing checks are taken on nobody's word but the first's.
+            let first = sources.first().map(|source| source.agent.clone());
+            sources.retain(|source| Some(&source.agent) == first.as_ref());
         }
         Self {
             sha256: readable.sha256,
+            size: readable.size,
             range,
             verifier,
             sources: Sources::new(sources),
@@ -99,7 +107,7 @@ impl Feed {
             plan: Plan::new(range),
             window: Window::starting(transfers.first_window()),
             pipe,
-            link: None,
+            path: None,
             reads: VecDeque::new(),
             slot: None,
             turn: Turn::default(),
@@ -155,8 +163,9 @@ impl Feed {
         self.ask()?;
         let event = std::future::poll_fn(|cx| self.poll_event(cx)).await;
         match event {
-            Event::Read(ReadEvent::Data(bytes)) => self.on_data(bytes),
-            Event::Read(ReadEvent::Ended(end)) => self.on_end(&end),
+            Event::Upstream(UpstreamEvent::Data(bytes)) => self.on_data(bytes),
+            Event::Upstream(UpstreamEvent::ReadEnded(end)) => self.on_end(&end),
+            Event::Upstream(UpstreamEvent::FetchEnded(end)) => self.on_fetch_end(end),
             Event::Slot(slot) => {
                 self.slot = None;
                 self.send_read(slot);
@@ -185,9 +194,9 @@ impl Feed {
             return Poll::Ready(Event::Reader(did));
         }
         if let Some(asked) = self.reads.front_mut()
-            && let Poll::Ready(event) = asked.read.poll_next(cx)
+            && let Poll::Ready(event) = asked.upstream.poll_next(cx)
         {
-            return Poll::Ready(Event::Read(event));
+            return Poll::Ready(Event::Upstream(event));
         }
         if let Some(slot) = &mut self.slot
             && let Poll::Ready(slot) = slot.poll_unpin(cx)
@@ -205,13 +214,14 @@ impl Feed {
     }
 
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let reading = self.reads.iter().any(|asked| asked.read.credit() > 0);
+        let reading = self.reads.iter().any(|asked| asked.upstream.credit() > 0);
         let waits = self.waiting.is_some() || self.slot.is_some();
         let due = [
             self.pause_until,
             reading.then(|| self.last_progress + self.transfers.limits.read_timeout),
             self.wanting_since.filter(|_| waits).map(|since| since + self.patience()),
             self.turn.stuck_at().filter(|_| self.is_contended() && !self.reads.is_empty()),
+            self.turn.idle_at().filter(|_| self.reads.front().is_some_and(|asked| asked.upstream.is_location())),
         ];
         let Some(due) = due.into_iter().flatten().min() else { return Poll::Pending };
         if self.timer.deadline() != due {

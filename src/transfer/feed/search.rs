@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Feed;
+use super::{Feed, Path};
 use crate::protocol::limits::READ_BYTES;
 use crate::transfer::TransferError;
 use crate::transfer::live::State;
@@ -15,16 +15,16 @@ pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Dura
 impl Feed {
     /// Finds a source that can be asked, or begins to wait for one.
     pub(super) fn find_source(&mut self, now: Instant) -> Result<(), TransferError> {
-        if self.link.is_some() || self.waiting.is_some() {
+        if self.path.is_some() || self.waiting.is_some() {
             return Ok(());
         }
-        if let Some((place, link)) = self.sources.reachable(&self.transfers.agents) {
+        if let Some((place, path)) = self.sources.reachable(&self.transfers.agents, now) {
             self.sources.choose(place);
             self.live.set_agent(&self.sources.current().agent);
-            self.link = Some(link);
+            self.path = Some(path);
             return Ok(());
         }
-        self.waiting = self.sources.wait(&self.transfers.agents);
+        self.waiting = self.sources.wait(&self.transfers.agents, now);
         if self.waiting.is_none() || self.waited_too_long(now) {
             return Err(self.sources.error());
         }
@@ -32,13 +32,20 @@ impl Feed {
         Ok(())
     }
 
-    /// Queues for a slot of the source that was found.
+    /// Queues for a slot of the agent that was found, or asks the place that was found.
     pub(super) fn queue_up(&mut self) {
-        if let (Some(link), None) = (&self.link, &self.slot) {
-            let length = self.plan.remaining().min(READ_BYTES);
-            self.slot = Some(link.slots.request(length));
-            self.live.set_state(State::WaitingForSlot);
-            self.transfers.metrics.slot_waits.inc();
+        match (&self.path, &self.slot) {
+            (Some(Path::Relay(link)), None) => {
+                let length = self.plan.remaining().min(READ_BYTES);
+                self.slot = Some(link.slots.request(length));
+                self.live.set_state(State::WaitingForSlot);
+                self.transfers.metrics.slot_waits.inc();
+            }
+            (Some(Path::Location(remote)), _) => {
+                let remote = remote.clone();
+                self.start_fetch(&remote);
+            }
+            _ => {}
         }
     }
 
@@ -48,8 +55,8 @@ impl Feed {
         }
     }
 
-    pub(super) fn lose_link(&mut self) {
-        self.link = None;
+    pub(super) fn lose_path(&mut self) {
+        self.path = None;
         self.leave_queue();
     }
 

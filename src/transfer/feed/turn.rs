@@ -7,12 +7,14 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::Feed;
+use super::{Feed, Path};
 use crate::agents::Link;
 use crate::transfer::live::State;
 
 /// A read whose reader takes nothing for so long gives its slot up while others wait.
 const STUCK_AFTER: Duration = Duration::from_millis(100);
+/// A fetch whose reader takes nothing for so long gives up its place at the host it is from, and asks again later.
+const IDLE_AFTER: Duration = Duration::from_secs(5);
 /// While others wait, a read is worth about so much of its reader's time.
 const LENGTH: Duration = Duration::from_secs(1);
 
@@ -39,6 +41,16 @@ impl Turn {
     /// When it will have.
     pub(super) fn stuck_at(&self) -> Option<Instant> {
         self.stuck_since.map(|since| since + STUCK_AFTER)
+    }
+
+    /// Whether the reader has left no room for so long that a connection is not kept for it.
+    pub(super) fn is_idle(&self, now: Instant) -> bool {
+        self.idle_at().is_some_and(|at| now >= at)
+    }
+
+    /// When it will have.
+    pub(super) fn idle_at(&self) -> Option<Instant> {
+        self.stuck_since.map(|since| since + IDLE_AFTER)
     }
 
     /// Whether a read that was asked `at` has had its turn.
@@ -68,7 +80,7 @@ impl Turn {
 impl Feed {
     /// Whether others wait for a slot of the agent in use.
     pub(super) fn is_contended(&self) -> bool {
-        self.link.as_ref().is_some_and(|link| link.slots.is_contended())
+        matches!(&self.path, Some(Path::Relay(link)) if link.slots.is_contended())
     }
 
     /// While the reader leaves no room, others that wait for a slot are looked out for.
@@ -78,7 +90,7 @@ impl Feed {
             return;
         }
         self.live.set_state(State::WaitingForReader);
-        if let Some(link) = &self.link {
+        if let Some(Path::Relay(link)) = &self.path {
             self.turn.watch(link);
         }
     }
