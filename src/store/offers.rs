@@ -203,6 +203,7 @@ pub(super) fn version_search(scope: Scope<'_>, chat: &ChatId, (file, version): (
          JOIN file_versions v ON v.file = f.id AND v.version = {version} \
          JOIN entries e ON e.sha256 = v.sha256 AND e.leads = 1 AND e.size = v.size \
          JOIN announcements a ON a.manifest = e.manifest AND a.chat = f.chat AND a.agent = f.agent \
+         JOIN chats c ON c.id = a.chat \
          JOIN manifests m ON m.sha256 = a.manifest {OWNER} WHERE f.id = {file} AND f.chat = {chat}"
     );
     search.within(scope);
