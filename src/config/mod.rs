@@ -136,6 +136,8 @@ pub struct Settings {
     pub links: Option<Duration>,
     /// How long it stays written down who read what; zero for not at all.
     pub audit_retention: Duration,
+    /// How long a set is kept after it was last announced; zero: until its chat is deleted.
+    pub set_retention: Duration,
     /// How log lines look.
     pub log_format: LogFormat,
     /// Which log lines are written, as `tracing` directives, where they were named.
@@ -217,6 +219,7 @@ impl Settings {
             signin_ttl: some_time("signin-ttl", seconds(layer.signin_ttl, 12 * 60 * 60))?,
             links: layer.links.unwrap_or(false).then_some(link_ttl),
             audit_retention: seconds(layer.audit_retention, 90 * 24 * 60 * 60),
+            set_retention: seconds(layer.set_retention, 0),
             log_format: layer.log_format.unwrap_or_default(),
             log_level: layer.log_level,
         })

@@ -20,6 +20,7 @@ mod chats;
 mod cursor;
 mod dialect;
 mod error;
+mod health;
 mod keys;
 mod links;
 mod manifests;
@@ -28,6 +29,7 @@ mod offers;
 mod open;
 #[cfg(test)]
 mod plans;
+mod retention;
 mod rows;
 mod sessions;
 mod sets;
@@ -57,10 +59,19 @@ pub use links::{LinkAdded, LinkRecord};
 pub use nonces::Nonce;
 pub use offers::{Offer, Place, Scope, TaskRule};
 pub use open::{OpenError, StoreOptions};
+pub use retention::Outdated;
 pub use sessions::{Binding, Session};
 pub use sets::{EntryRecord, SetRecord};
 
 use dialect::Dialect;
+
+/// Bits of an id that are not its time.
+const ID_RANDOM_BITS: u32 = 21;
+
+/// The least id of a moment.
+fn first_id(unix_millis: i64) -> i64 {
+    unix_millis.clamp(0, (1 << 42) - 1) << ID_RANDOM_BITS
+}
 
 /// The database. Clones share it.
 #[derive(Debug, Clone)]
@@ -72,6 +83,8 @@ struct Inner {
     /// One connection on SQLite, which has one writer; the same pool as `reader` on Postgres.
     writer: AnyPool,
     reader: AnyPool,
+    /// SQLite's only.
+    file: Option<health::DatabaseFile>,
     operation_timeout: Duration,
     clock: Clock,
     tasks: TaskTracker,
@@ -90,14 +103,14 @@ impl Store {
         self.0.generation.load(Ordering::SeqCst)
     }
 
+    /// The time by which rows are dated, Unix milliseconds.
+    pub fn now(&self) -> i64 {
+        self.0.clock.unix_millis()
+    }
+
     /// Changes when a write of this process may have taken access away from somebody.
     pub fn revocations(&self) -> watch::Receiver<u64> {
         self.0.revocations.subscribe()
-    }
-
-    /// Whether the database answers, in bounded time.
-    pub async fn ping(&self) -> Result<(), StoreError> {
-        self.bounded(async { sqlx::query("SELECT 1").execute(&self.0.reader).await.map(drop) }).await
     }
 
     /// Waits for writes that are under way, then closes every connection. Later queries are `Unavailable`.
@@ -177,10 +190,8 @@ impl Store {
     /// A new id: 42 bits of milliseconds and 21 random ones, growing within a process and unlikely to meet another
     /// process's. (`Any` has no way to let both databases choose one.)
     fn next_id(&self) -> i64 {
-        const RANDOM_BITS: u32 = 21;
-        let millis = self.0.clock.unix_millis().clamp(0, (1 << 42) - 1);
-        let random = i64::from(rand::random::<u32>() >> (u32::BITS - RANDOM_BITS));
-        let candidate = (millis << RANDOM_BITS) | random;
+        let random = i64::from(rand::random::<u32>() >> (u32::BITS - ID_RANDOM_BITS));
+        let candidate = first_id(self.0.clock.unix_millis()) | random;
         let next = |last: i64| Some(candidate.max(last.saturating_add(1)));
         // The closure always answers, so the update cannot fail; both arms hold the previous value.
         let last = match self.0.last_id.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {

@@ -64,11 +64,14 @@ pub struct Offer {
     pub producer_task: Option<String>,
     /// Where the bytes can be fetched, in order: the entry's own list or else the set's, then the announcement's.
     pub locations: Vec<Location>,
+    /// When the set expires, Unix milliseconds.
+    pub expires_at: Option<i64>,
     /// Whether it passes the task rule. Those that pass come first.
     pub passes: bool,
 }
 
-const COLUMNS: &str = "a.id, a.agent, a.chat, c.created_at AS made_at, a.manifest, a.task_id, a.locations AS own_locations, m.producer_task, \
+const COLUMNS: &str = "a.id, a.agent, a.chat, \
+    (SELECT c.created_at FROM chats c WHERE c.id = a.chat) AS made_at, a.expires_at, a.manifest, a.task_id, a.locations AS own_locations, m.producer_task, \
     m.locations AS set_locations, e.position, e.path, e.size, e.sha256, e.media_type, e.kind, e.locations";
 
 fn offer(row: &AnyRow) -> Result<Offer, sqlx::Error> {
@@ -92,6 +95,7 @@ fn offer(row: &AnyRow) -> Result<Offer, sqlx::Error> {
         task: row.try_get("task_id")?,
         producer_task: row.try_get("producer_task")?,
         locations,
+        expires_at: row.try_get("expires_at")?,
         passes: row.try_get::<i64, _>("fails")? == 0,
     })
 }
@@ -154,7 +158,7 @@ pub(super) fn file_search(scope: Scope<'_>, chat: &ChatId, manifest: &Sha256, pa
     let (chat, manifest, path) = (search.value(chat.as_str()), search.value(manifest.to_hex()), search.value(path));
     search.sql = format!(
         "SELECT {COLUMNS}, {fails} AS fails FROM announcements a JOIN manifests m ON m.sha256 = a.manifest \
-         JOIN chats c ON c.id = a.chat JOIN entries e ON e.manifest = a.manifest AND e.path = {path} \
+         JOIN entries e ON e.manifest = a.manifest AND e.path = {path} \
          WHERE a.chat = {chat} AND a.manifest = {manifest}"
     );
     search.within(scope);
@@ -175,7 +179,7 @@ pub(super) fn blob_search(
     let blob = search.value(blob.to_hex());
     search.sql = format!(
         "SELECT {COLUMNS}, {fails} AS fails FROM entries e JOIN announcements a ON a.manifest = e.manifest \
-         JOIN chats c ON c.id = a.chat JOIN manifests m ON m.sha256 = e.manifest WHERE e.sha256 = {blob} AND e.leads = 1"
+         JOIN manifests m ON m.sha256 = e.manifest WHERE e.sha256 = {blob} AND e.leads = 1"
     );
     search.of_agent(agent);
     search.within(scope);

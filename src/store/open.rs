@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use super::dialect::Dialect;
+use super::health::DatabaseFile;
 use super::target::Target;
 use super::{Inner, Store};
 use crate::clock::Clock;
@@ -143,6 +144,7 @@ impl Store {
             dialect: target.dialect,
             writer,
             reader,
+            file: target.file.map(DatabaseFile::open),
             operation_timeout: options.operation_timeout,
             clock: options.clock,
             tasks: TaskTracker::new(),
