@@ -75,9 +75,9 @@ const LARGE_ROWS: u64 = 500;
 /// Bits of an id that are not its time.
 const ID_RANDOM_BITS: u32 = 21;
 
-/// The least id of a moment.
+/// The least id of a moment. The last millisecond is left for ids that have to follow others.
 fn first_id(unix_millis: i64) -> i64 {
-    unix_millis.clamp(0, (1 << 42) - 1) << ID_RANDOM_BITS
+    unix_millis.clamp(0, (1 << 42) - 2) << ID_RANDOM_BITS
 }
 
 /// The database. Clones share it.
