@@ -56,13 +56,15 @@ pub struct Metrics {
     pub locations: IntCounterVec,
     /// Reads handed to the audit, by `outcome`: `written`, or `lost` where it could not keep up.
     pub audit_records: IntCounterVec,
+    /// Rows removed because they had had their time, by `what`.
+    pub swept: IntCounterVec,
     /// Requests told to come later, by the `limit` that was met.
     pub requests_limited: IntCounterVec,
     /// The gateway's own fetches, by `outcome`: `answered` or the error's code.
     pub fetches: IntCounterVec,
     /// HTTP requests answered, by `route` and `status`.
     pub requests: IntCounterVec,
-    /// 1 while the database answers.
+    /// 1 while the database answers and takes what is written.
     pub database_up: IntGauge,
 }
 
@@ -103,6 +105,7 @@ impl Metrics {
             )?,
             violations: counters(&r, "sluice_violations_total", "Rules of the protocol that agents broke.", &["rule"])?,
             hash_mismatches: counter(&r, "sluice_hash_mismatches_total", "Hashes that were not the announced ones.")?,
+            swept: counters(&r, "sluice_swept_total", "Rows removed because they had had their time.", &["what"])?,
             locations: counters(&r, "sluice_locations_total", "Places asked for bytes.", &["kind", "outcome"])?,
             audit_records: counters(&r, "sluice_audit_records_total", "Reads handed to the audit.", &["outcome"])?,
             requests_limited: counters(
@@ -113,7 +116,7 @@ impl Metrics {
             )?,
             fetches: counters(&r, "sluice_fetches_total", "The gateway's own fetches.", &["outcome"])?,
             requests: counters(&r, "sluice_http_requests_total", "HTTP requests answered.", &["route", "status"])?,
-            database_up: gauge(&r, "sluice_database_up", "1 while the database answers.")?,
+            database_up: gauge(&r, "sluice_database_up", "1 while the database answers and takes what is written.")?,
             registry: r,
         };
         Ok(metrics)

@@ -117,7 +117,7 @@ async fn a_set_is_announced_and_listed(database: &TestDatabase) {
         json!({
             "sets": [{
                 "sha256": identity, "task_id": "t1", "agent": "flow", "size": 4,
-                "created_at": list.sets[0].created_at, "expires_at": null,
+                "created_at": list.sets[0].created_at, "expires_at": null, "expired": false,
                 "progress": { "done": 1, "total": 2 }, "online": false, "entries": 2,
             }],
             "next_cursor": null,

@@ -322,6 +322,7 @@ async fn a_participant_sees_the_chats_sets() {
                 "size": 6,
                 "created_at": "2027-01-15T08:00:00.000Z",
                 "expires_at": null,
+                "expired": false,
                 "progress": null,
                 "online": false,
                 "entries": 2

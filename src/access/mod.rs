@@ -41,6 +41,9 @@ pub struct Readable {
     /// The chats that allow it: who takes part in none of them any more may not read on. None for what the gateway reads
     /// for itself.
     pub places: Arc<[Place]>,
+    /// When the last set that allows it expires, Unix milliseconds; absent when one of them never does. Its agents may
+    /// have thrown the bytes away by then.
+    pub expires_at: Option<i64>,
     /// The store's generation before this was asked: what was written since is not considered here.
     pub as_of: u64,
 }
@@ -285,7 +288,7 @@ impl Access {
     ) -> Result<Option<FileAccess>, StoreError> {
         let Some(first) = offers.first().cloned() else { return Ok(None) };
         // The path names its chat: others that have the bytes are other paths.
-        let places = Arc::new([first.place.clone()]);
+        let (places, expires_at) = (Arc::new([first.place.clone()]), first.expires_at);
         let others = self.store.offers_of_blob(scope(caller), None, &first.sha256, TaskRule::Any, OFFERS).await?;
         offers.extend(others.into_iter().filter(|offer| offer.size == first.size));
         let chunks = self.store.chunks(&first.manifest, first.position).await?.map(Arc::new);
@@ -297,7 +300,7 @@ impl Access {
             return Ok(None);
         }
         Ok(Some(FileAccess {
-            readable: Readable { sha256: first.sha256, size: first.size, chunks, sources, places, as_of },
+            readable: Readable { sha256: first.sha256, size: first.size, chunks, sources, places, expires_at, as_of },
             path: first.path.into(),
             media_type: first.media_type.into(),
             kind: first.kind,
@@ -323,12 +326,14 @@ impl Access {
             refused = false;
             offers.retain(|offer| offer.size == size);
             let places: HashSet<Place> = offers.iter().map(|offer| offer.place.clone()).collect();
+            let expiries: Option<Vec<i64>> = offers.iter().map(|offer| offer.expires_at).collect();
             let found = sources::of(&self.store, offers).await?;
             let chunks = sources::settled(&found);
             let sources: Vec<Source> = found.into_iter().map(|listed| listed.source).collect();
             if !sources.is_empty() {
-                let places = places.into_iter().collect();
-                let readable = Readable { sha256: *sha256, size, chunks, sources, places, as_of };
+                let (places, expires_at) =
+                    (places.into_iter().collect(), expiries.and_then(|all| all.into_iter().max()));
+                let readable = Readable { sha256: *sha256, size, chunks, sources, places, expires_at, as_of };
                 return Ok(Answer::Blob(BlobAnswer::Blob(readable)));
             }
         }

@@ -156,8 +156,8 @@ pub(super) async fn announced(
     let ways = ways(agent, task.as_ref(), &locations, &people);
     let sources: Vec<_> = ways.into_iter().map(|way| Source { agent: agent.clone(), way }).collect();
     // Read whole, so that its own hash vouches for every byte.
-    let (chunks, places, as_of) = (None, Arc::from([]), store.generation());
-    Ok((!sources.is_empty()).then_some(Readable { sha256, size, chunks, sources, places, as_of }))
+    let (chunks, places, as_of, expires_at) = (None, Arc::from([]), store.generation(), None);
+    Ok((!sources.is_empty()).then_some(Readable { sha256, size, chunks, sources, places, as_of, expires_at }))
 }
 
 #[cfg(test)]

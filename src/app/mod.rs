@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -32,6 +33,7 @@ use crate::sets::{Fetch, IsOpen, SetLimits, Sets};
 use crate::store::{OpenError, Store, StoreOptions};
 use crate::transfer::location::Locations;
 use crate::transfer::{self, Transfers};
+use sweep::Retention;
 
 /// Connections at once on the operator's listener.
 const OPS_CONNECTIONS: usize = 256;
@@ -76,6 +78,7 @@ impl Gateway {
     pub async fn start(settings: Settings, clock: Clock) -> anyhow::Result<Self> {
         let metrics = Arc::new(Metrics::new().context("cannot register the metrics")?);
         Agents::touch_metrics(&metrics);
+        sweep::touch_metrics(&metrics);
         let public = Listener::bind(settings.listen, "listen").await?;
         let operators = Listener::bind(settings.ops_listen, "ops-listen").await?;
         make_data_dir(&settings.data_dir)?;
@@ -190,12 +193,14 @@ impl Gateway {
             stall: settings.stall_timeout,
             grace: settings.shutdown_grace,
         };
+        let writable = Arc::new(AtomicBool::new(true));
         let ops = Ops {
             metrics: state.metrics.clone(),
             draining: draining.clone(),
-            database: probe(state.store.clone()),
+            database: probe(state.store.clone(), writable.clone()),
             hosts: Hosts::new(operators.address(), settings.ops_allow_host.clone()),
         };
+        let retention = Retention { reads: settings.audit_retention, sets: settings.set_retention };
         let drained = CancellationToken::new();
         let signal = async {
             stop.cancelled().await;
@@ -219,8 +224,8 @@ impl Gateway {
             serving,
             operating,
             state.transfers.watch(&drained),
-            watch_database(&state, &draining),
-            sweep::run(state.store.clone(), state.clock.clone(), settings.audit_retention, draining.clone()),
+            watch_database(&state, &writable, &draining),
+            sweep::run(state.store.clone(), state.clock.clone(), &state.metrics, retention, draining.clone()),
         );
         state.store.close().await;
         tracing::info!("stopped");
@@ -237,24 +242,24 @@ fn signature_rules(settings: &Settings, public_url: &PublicUrl) -> Rules {
     }
 }
 
-/// Whether the database answers, for readiness.
-fn probe(store: Store) -> Probe {
+/// Whether the database answers now and took what was last written to it, for readiness.
+fn probe(store: Store, writable: Arc<AtomicBool>) -> Probe {
     Arc::new(move || {
-        let store = store.clone();
-        Box::pin(async move { store.ping().await.is_ok() })
+        let (store, writable) = (store.clone(), writable.load(Ordering::Relaxed));
+        Box::pin(async move { writable && store.ping().await.is_ok() })
     })
 }
 
-/// Keeps the metric of the database's state true, and tells the log when it changes.
-async fn watch_database(state: &AppState, until: &CancellationToken) {
-    let mut known = None;
+/// Looks whether the database takes what is written: every few seconds, because a look is a write, and whoever asks for
+/// readiness may ask as often as they like. Keeps the metric true, and tells the log when it changes.
+async fn watch_database(state: &AppState, writable: &AtomicBool, until: &CancellationToken) {
     let watching = async {
         loop {
-            let up = state.store.ping().await.is_ok();
-            state.metrics.database_up.set(i64::from(up));
-            match (known.replace(up), up) {
-                (None | Some(true), false) => tracing::error!("the database does not answer"),
-                (Some(false), true) => tracing::info!("the database answers again"),
+            let taken = state.store.beat().await;
+            state.metrics.database_up.set(taken.is_ok().into());
+            match (writable.swap(taken.is_ok(), Ordering::Relaxed), taken) {
+                (true, Err(error)) => tracing::error!(%error, "the database takes nothing"),
+                (false, Ok(())) => tracing::info!("the database takes what is written again"),
                 _ => {}
             }
             tokio::time::sleep(DATABASE_CHECK).await;

@@ -5,52 +5,100 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::store::{Store, StoreError};
+use crate::metrics::Metrics;
+use crate::store::{Outdated, Store, StoreError};
 
 /// Rows removed at once.
 const BATCH: u32 = 500;
+/// Manifests removed at once: each may have 10,000 entries.
+const MANIFESTS: u32 = 20;
 /// Between two batches.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Between two sweeps.
 const INTERVAL: Duration = Duration::from_secs(15 * 60);
 
-/// Sweeps until `until` is cancelled: reads that ended longer ago than the retention, and
-/// browsers, codes and links that have had their time.
-pub(super) async fn run(store: Store, clock: Clock, retention: Duration, until: CancellationToken) {
-    let retention = i64::try_from(retention.as_millis()).unwrap_or(i64::MAX);
+/// How long a set stays listed after it has expired: who looks for it learns what became of it.
+const EXPIRED: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+/// How long a session stays bound, and how long a set waits for its own to be: no turn takes so long.
+const SESSIONS: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// Rows that the sweep removes, as metrics name them.
+const KINDS: [&str; 7] = ["reads", "handed_out", "expired_sets", "old_sets", "unbound_sets", "sessions", "manifests"];
+
+/// How long what is kept is kept.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Retention {
+    /// Reads, after they ended.
+    pub(super) reads: Duration,
+    /// Sets, after they were last announced; zero is for ever.
+    pub(super) sets: Duration,
+}
+
+/// Every series of the sweep exists from the start.
+pub(super) fn touch_metrics(metrics: &Metrics) {
+    for kind in KINDS {
+        let _ = metrics.swept.with_label_values(&[kind]);
+    }
+}
+
+/// Sweeps until `until` is cancelled.
+pub(super) async fn run(store: Store, clock: Clock, metrics: &Metrics, retention: Retention, until: CancellationToken) {
+    let sweep = Sweep { store, clock, metrics };
     let sweeping = async {
         loop {
-            let before = clock.unix_millis().saturating_sub(retention);
-            in_batches("reads", || sweep_reads(store.clone(), before)).await;
-            in_batches("browsers, codes and links", || sweep_handed_out(store.clone())).await;
+            sweep.everything(retention).await;
             tokio::time::sleep(INTERVAL).await;
         }
     };
     let _ = until.run_until_cancelled(sweeping).await;
 }
 
-async fn sweep_reads(store: Store, before: i64) -> Result<u64, StoreError> {
-    store.sweep_reads(before, BATCH).await
+struct Sweep<'a> {
+    store: Store,
+    clock: Clock,
+    metrics: &'a Metrics,
 }
 
-async fn sweep_handed_out(store: Store) -> Result<u64, StoreError> {
-    store.sweep_handed_out(BATCH).await
-}
-
-async fn in_batches<F: Future<Output = Result<u64, StoreError>>>(what: &str, remove: impl Fn() -> F) {
-    let mut removed = 0;
-    loop {
-        match remove().await {
-            Ok(0) => break,
-            Ok(some) => removed += some,
-            Err(error) => {
-                tracing::warn!(%error, what, "a sweep is left for later");
-                break;
-            }
+impl Sweep<'_> {
+    async fn everything(&self, retention: Retention) {
+        let reads = self.before(retention.reads);
+        self.in_batches("reads", || self.store.sweep_reads(reads, BATCH)).await;
+        // Browsers, codes and links.
+        self.in_batches("handed_out", || self.store.sweep_handed_out(BATCH)).await;
+        let expired = Outdated::ExpiredBefore(self.before(EXPIRED));
+        self.in_batches("expired_sets", || self.store.sweep_announcements(expired, BATCH)).await;
+        if !retention.sets.is_zero() {
+            let old = Outdated::UntouchedSince(self.before(retention.sets));
+            self.in_batches("old_sets", || self.store.sweep_announcements(old, BATCH)).await;
         }
-        tokio::time::sleep(PAUSE).await;
+        let sessions = self.before(SESSIONS);
+        let unbound = Outdated::UnboundBefore(sessions);
+        self.in_batches("unbound_sets", || self.store.sweep_announcements(unbound, BATCH)).await;
+        self.in_batches("sessions", || self.store.sweep_sessions(sessions, BATCH)).await;
+        self.in_batches("manifests", || self.store.sweep_manifests(MANIFESTS)).await;
     }
-    if removed > 0 {
-        tracing::info!(what, removed, "swept");
+
+    fn before(&self, retention: Duration) -> i64 {
+        let retention = i64::try_from(retention.as_millis()).unwrap_or(i64::MAX);
+        self.clock.unix_millis().saturating_sub(retention)
+    }
+
+    async fn in_batches<F: Future<Output = Result<u64, StoreError>>>(&self, what: &str, remove: impl Fn() -> F) {
+        let mut removed = 0;
+        loop {
+            match remove().await {
+                Ok(0) => break,
+                Ok(some) => removed += some,
+                Err(error) => {
+                    tracing::warn!(%error, what, "a sweep is left for later");
+                    break;
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        if removed > 0 {
+            self.metrics.swept.with_label_values(&[what]).inc_by(removed);
+            tracing::info!(what, removed, "swept");
+        }
     }
 }

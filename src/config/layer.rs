@@ -209,6 +209,10 @@ layer! {
     #[arg(long, env = "SLUICE_CHAT_BYTES", value_name = "SIZE")]
     chat_bytes: Size,
 
+    /// How long a set is kept after it was last announced; 0s: until its chat is deleted [default: 0s]
+    #[arg(long, env = "SLUICE_SET_RETENTION", value_name = "DURATION")]
+    set_retention: Span,
+
     /// How log lines look [default: text]
     #[arg(long, env = "SLUICE_LOG_FORMAT", value_name = "FORMAT", value_enum)]
     log_format: LogFormat,

@@ -139,6 +139,8 @@ pub struct Settings {
     pub audit_retention: Duration,
     /// What agents may announce, and chats may hold.
     pub quota: Quota,
+    /// How long a set is kept after it was last announced; zero: until its chat is deleted.
+    pub set_retention: Duration,
     /// How log lines look.
     pub log_format: LogFormat,
     /// Which log lines are written, as `tracing` directives, where they were named.
@@ -233,6 +235,7 @@ impl Settings {
             links: layer.links.unwrap_or(false).then_some(link_ttl),
             audit_retention: seconds(layer.audit_retention, 90 * 24 * 60 * 60),
             quota,
+            set_retention: seconds(layer.set_retention, 0),
             log_format: layer.log_format.unwrap_or_default(),
             log_level: layer.log_level,
         })

@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 /// How long the database may take to answer before the process is not ready.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Asks the database whether it answers.
+/// Asks the database whether it answers, and takes what is written.
 pub type Probe = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
 
 /// What the operator's routes look at.
@@ -32,7 +32,7 @@ pub struct Ops {
     pub metrics: Arc<Metrics>,
     /// Cancelled when the process begins to stop: from then on it is not ready.
     pub draining: CancellationToken,
-    /// Whether the database answers.
+    /// Whether the database answers, and takes what is written.
     pub database: Probe,
     /// Where the listener may be reached.
     pub hosts: Hosts,

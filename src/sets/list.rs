@@ -29,6 +29,8 @@ pub struct SetItem {
     pub created_at: String,
     /// RFC 3339, or null.
     pub expires_at: Option<String>,
+    /// Whether it has expired: its agent may not have its files any more.
+    pub expired: bool,
     /// Null for a finished set.
     pub progress: Option<Progress>,
     /// Whether the agent is connected: filled in by whoever knows.
@@ -72,8 +74,9 @@ impl Sets {
     /// A page of a chat's sets, newest first. Asks nobody whether the reader may see them.
     pub async fn list(&self, chat: &ChatId, after: Option<Cursor>, limit: u32) -> Result<SetList, StoreError> {
         let page = self.store.sets(chat, after, limit).await?;
+        let now = self.store.now();
         Ok(SetList {
-            sets: page.items.into_iter().map(item).collect(),
+            sets: page.items.into_iter().map(|set| item(set, now)).collect(),
             next_cursor: page.next.map(|cursor| cursor.to_string()),
         })
     }
@@ -119,7 +122,7 @@ pub(super) fn kind_name(kind: EntryKind) -> &'static str {
     }
 }
 
-fn item(set: SetRecord) -> SetItem {
+fn item(set: SetRecord, now: i64) -> SetItem {
     SetItem {
         sha256: set.sha256,
         task_id: set.task,
@@ -127,6 +130,7 @@ fn item(set: SetRecord) -> SetItem {
         size: set.size,
         created_at: timestamp::format_nearest(set.created_at),
         expires_at: set.expires_at.map(timestamp::format_nearest),
+        expired: set.expires_at.is_some_and(|at| at <= now),
         progress: set.progress,
         online: false,
         entries: set.entries,

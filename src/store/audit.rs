@@ -4,11 +4,8 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
 use super::rows::{self, placeholders, signed};
-use super::{Cursor, Page, Store, StoreError};
+use super::{Cursor, Page, Store, StoreError, first_id};
 use crate::protocol::{ByteRange, ChatId, Principal, Sha256};
-
-/// Bits of an id below its milliseconds; see [`Store::next_id`].
-const ID_RANDOM_BITS: u32 = 21;
 
 /// One read of bytes by somebody who may read them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,11 +145,6 @@ pub(super) fn read_search(filter: &ReadFilter, after: Option<Cursor>, limit: u32
         i64::from(limit) + 1
     ));
     ReadSearch { sql, from, below, values }
-}
-
-/// The least id of a moment.
-fn first_id(unix_millis: i64) -> i64 {
-    unix_millis.clamp(0, (1 << 42) - 1) << ID_RANDOM_BITS
 }
 
 /// Columns of `audit`, and so values of a row.

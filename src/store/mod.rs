@@ -20,6 +20,7 @@ mod chats;
 mod cursor;
 mod dialect;
 mod error;
+mod health;
 mod keys;
 mod links;
 mod manifests;
@@ -29,6 +30,7 @@ mod open;
 #[cfg(test)]
 mod plans;
 mod quota;
+mod retention;
 mod rows;
 mod sessions;
 mod sets;
@@ -61,6 +63,7 @@ pub use nonces::Nonce;
 pub use offers::{Offer, Place, Scope, TaskRule};
 pub use open::{OpenError, StoreOptions};
 pub use quota::{Amount, Exceeded, Quota};
+pub use retention::Outdated;
 pub use sessions::{Binding, Session};
 pub use sets::{EntryRecord, SetRecord};
 pub use versions::{FileId, InvalidFileId, VersionRecord};
@@ -69,6 +72,13 @@ use dialect::Dialect;
 
 /// A write of more rows than this waits for its turn.
 const LARGE_ROWS: u64 = 500;
+/// Bits of an id that are not its time.
+const ID_RANDOM_BITS: u32 = 21;
+
+/// The least id of a moment. The last millisecond is left for ids that have to follow others.
+fn first_id(unix_millis: i64) -> i64 {
+    unix_millis.clamp(0, (1 << 42) - 2) << ID_RANDOM_BITS
+}
 
 /// The database. Clones share it.
 #[derive(Debug, Clone)]
@@ -82,6 +92,8 @@ struct Inner {
     reader: AnyPool,
     /// Turns of writes of many rows, so that small ones never wait for more than a few of them.
     large: Semaphore,
+    /// SQLite's only.
+    file: Option<health::DatabaseFile>,
     operation_timeout: Duration,
     clock: Clock,
     tasks: TaskTracker,
@@ -100,14 +112,14 @@ impl Store {
         self.0.generation.load(Ordering::SeqCst)
     }
 
+    /// The time by which rows are dated, Unix milliseconds.
+    pub fn now(&self) -> i64 {
+        self.0.clock.unix_millis()
+    }
+
     /// Changes when a write of this process may have taken access away from somebody.
     pub fn revocations(&self) -> watch::Receiver<u64> {
         self.0.revocations.subscribe()
-    }
-
-    /// Whether the database answers, in bounded time.
-    pub async fn ping(&self) -> Result<(), StoreError> {
-        self.bounded(async { sqlx::query("SELECT 1").execute(&self.0.reader).await.map(drop) }).await
     }
 
     /// Waits for writes that are under way, then closes every connection. Later queries are `Unavailable`.
@@ -199,10 +211,8 @@ impl Store {
 
     /// The first of `count` new ids in a row.
     fn next_ids(&self, count: u64) -> i64 {
-        const RANDOM_BITS: u32 = 21;
-        let millis = self.0.clock.unix_millis().clamp(0, (1 << 42) - 1);
-        let random = i64::from(rand::random::<u32>() >> (u32::BITS - RANDOM_BITS));
-        let candidate = (millis << RANDOM_BITS) | random;
+        let random = i64::from(rand::random::<u32>() >> (u32::BITS - ID_RANDOM_BITS));
+        let candidate = first_id(self.0.clock.unix_millis()) | random;
         let more = i64::try_from(count).unwrap_or(i64::MAX).max(1) - 1;
         let next = |last: i64| Some(candidate.max(last.saturating_add(1)).saturating_add(more));
         // The closure always answers, so the update cannot fail; both arms hold the previous value.

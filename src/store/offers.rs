@@ -64,15 +64,21 @@ pub struct Offer {
     pub producer_task: Option<String>,
     /// Where the bytes can be fetched, in order: the entry's own list or else the set's, then the announcement's.
     pub locations: Vec<Location>,
+    /// When the set expires, Unix milliseconds.
+    pub expires_at: Option<i64>,
     /// Whether it passes the task rule. Those that pass come first.
     pub passes: bool,
 }
 
-const COLUMNS: &str = "a.id, a.agent, a.chat, c.created_at AS made_at, a.manifest, a.task_id, a.locations AS own_locations, m.producer_task, \
+const COLUMNS: &str = "a.id, a.agent, a.chat, \
+    (SELECT c.created_at FROM chats c WHERE c.id = a.chat) AS made_at, a.expires_at, a.manifest, a.task_id, \
+    a.locations AS own_locations, m.producer_task, \
     COALESCE(o.locations, m.locations) AS set_locations, e.position, e.path, e.size, e.sha256, e.media_type, e.kind, e.locations";
 
 /// The same with the path, media type and kind that the version has.
-const VERSION_COLUMNS: &str = "a.id, a.agent, a.chat, c.created_at AS made_at, a.manifest, a.task_id, a.locations AS own_locations, m.producer_task, \
+const VERSION_COLUMNS: &str = "a.id, a.agent, a.chat, \
+    (SELECT c.created_at FROM chats c WHERE c.id = a.chat) AS made_at, a.expires_at, a.manifest, a.task_id, \
+    a.locations AS own_locations, m.producer_task, \
     COALESCE(o.locations, m.locations) AS set_locations, e.position, f.path, v.size, e.sha256, v.media_type, v.kind, \
     e.locations";
 
@@ -100,6 +106,7 @@ fn offer(row: &AnyRow) -> Result<Offer, sqlx::Error> {
         task: row.try_get("task_id")?,
         producer_task: row.try_get("producer_task")?,
         locations,
+        expires_at: row.try_get("expires_at")?,
         passes: row.try_get::<i64, _>("fails")? == 0,
     })
 }
@@ -162,7 +169,7 @@ pub(super) fn file_search(scope: Scope<'_>, chat: &ChatId, manifest: &Sha256, pa
     let (chat, manifest, path) = (search.value(chat.as_str()), search.value(manifest.to_hex()), search.value(path));
     search.sql = format!(
         "SELECT {COLUMNS}, {fails} AS fails FROM announcements a JOIN manifests m ON m.sha256 = a.manifest \
-         JOIN chats c ON c.id = a.chat JOIN entries e ON e.manifest = a.manifest AND e.path = {path} {OWNER} \
+         JOIN entries e ON e.manifest = a.manifest AND e.path = {path} {OWNER} \
          WHERE a.chat = {chat} AND a.manifest = {manifest}"
     );
     search.within(scope);
@@ -183,7 +190,7 @@ pub(super) fn blob_search(
     let blob = search.value(blob.to_hex());
     search.sql = format!(
         "SELECT {COLUMNS}, {fails} AS fails FROM entries e JOIN announcements a ON a.manifest = e.manifest \
-         JOIN chats c ON c.id = a.chat JOIN manifests m ON m.sha256 = e.manifest {OWNER} WHERE e.sha256 = {blob} AND e.leads = 1"
+         JOIN manifests m ON m.sha256 = e.manifest {OWNER} WHERE e.sha256 = {blob} AND e.leads = 1"
     );
     search.of_agent(agent);
     search.within(scope);
@@ -203,7 +210,6 @@ pub(super) fn version_search(scope: Scope<'_>, chat: &ChatId, (file, version): (
          JOIN file_versions v ON v.file = f.id AND v.version = {version} \
          JOIN entries e ON e.sha256 = v.sha256 AND e.leads = 1 AND e.size = v.size \
          JOIN announcements a ON a.manifest = e.manifest AND a.chat = f.chat AND a.agent = f.agent \
-         JOIN chats c ON c.id = a.chat \
          JOIN manifests m ON m.sha256 = a.manifest {OWNER} WHERE f.id = {file} AND f.chat = {chat}"
     );
     search.within(scope);

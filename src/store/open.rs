@@ -8,6 +8,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
 use super::dialect::Dialect;
+use super::health::DatabaseFile;
 use super::target::Target;
 use super::{Inner, Store};
 use crate::clock::Clock;
@@ -144,6 +145,7 @@ impl Store {
             writer,
             reader,
             large: Semaphore::new(target.dialect.large_writes()),
+            file: target.file.map(DatabaseFile::open),
             operation_timeout: options.operation_timeout,
             clock: options.clock,
             tasks: TaskTracker::new(),

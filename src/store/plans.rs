@@ -8,8 +8,8 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::audit::read_search;
 use super::offers::{Search, blob_search, file_search, manifest_search, version_search};
 use super::{
-    FileId, ReadFilter, Scope, Store, StoreOptions, TaskRule, announcements, audit, browsers, links, manifests, nonces,
-    quota, sessions, sets, versions,
+    FileId, Outdated, ReadFilter, Scope, Store, StoreOptions, TaskRule, announcements, audit, browsers, links,
+    manifests, nonces, quota, retention, sessions, sets, versions,
 };
 use crate::on_both_databases;
 use crate::protocol::{ChatId, Principal, Sha256};
@@ -18,7 +18,7 @@ use db::TestDatabase;
 on_both_databases!(rows_are_found_by_index, repeated_blobs_meet_a_manifest_once);
 
 /// Enough rows that a planner sees the point of an index.
-const ROWS: [&str; 16] = [
+const ROWS: [&str; 17] = [
     "INSERT INTO chats WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 499) \
      SELECT 'c' || i, NULL, 0 FROM n",
     "INSERT INTO participants WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
@@ -41,6 +41,8 @@ const ROWS: [&str; 16] = [
      SELECT i, 'c' || (i % 500), 'agent:' || (i % 700), 'p' || i, 2, 'b' || (i % 1500), i % 8000 FROM n",
     "INSERT INTO file_versions WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 79999) \
      SELECT i / 2, 1 + i % 2, 'b' || (i % 1500), 1, 'text/plain', 'file', i % 8000, 0 FROM n",
+    "INSERT INTO sessions WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 7999) \
+     SELECT 's' || i, 'agent:' || (i % 700), 'c' || (i % 500), i FROM n",
     "INSERT INTO nonces WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 39999) \
      SELECT 'agent:' || (i % 500), 'n' || i, i FROM n",
     "INSERT INTO audit WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) \
@@ -136,6 +138,10 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         (nonces::count(2), vec![Value::Number(0), text("agent:1"), text("agent:2")]),
         (sessions::SAME.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
         (sessions::SUPERSEDED.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
+        (Outdated::ExpiredBefore(0).search(), vec![Value::Number(10)]),
+        (Outdated::UntouchedSince(0).search(), vec![Value::Number(10)]),
+        (Outdated::UnboundBefore(0).search(), vec![Value::Number(10)]),
+        (retention::SESSIONS.to_owned(), vec![Value::Number(-1), Value::Number(10)]),
         (sessions::BIND.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
     ];
     let reads = |filter: &dyn Fn(&mut ReadFilter)| {

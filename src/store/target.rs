@@ -18,6 +18,8 @@ const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.')
 pub(super) struct Target {
     pub(super) dialect: Dialect,
     options: AnyConnectOptions,
+    /// SQLite's, as an absolute path.
+    pub(super) file: Option<PathBuf>,
     /// For messages: no user, no password.
     pub(super) shown: String,
 }
@@ -32,9 +34,9 @@ impl Target {
         if dialect == Dialect::Sqlite && (url.contains(":memory:") || url.contains("mode=memory")) {
             return Err(OpenError::InMemory);
         }
-        let (url, shown) = match dialect {
+        let (url, file, shown) = match dialect {
             Dialect::Sqlite => sqlite_file(url, migrate)?,
-            Dialect::Postgres => (url.to_owned(), String::new()),
+            Dialect::Postgres => (url.to_owned(), None, String::new()),
         };
         // The driver's own text could repeat what stands in the URL.
         let mut options =
@@ -49,7 +51,7 @@ impl Target {
         };
         // Statements of thousands of placeholders are no use in a log, and failures are reported by whoever asked.
         options = options.disable_statement_logging();
-        Ok(Self { dialect, options, shown })
+        Ok(Self { dialect, options, file, shown })
     }
 
     /// One connection, used to look and to migrate before the pools exist.
@@ -119,9 +121,9 @@ impl Target {
     }
 }
 
-/// The URL of a SQLite file as an absolute path, and the path for messages. The driver reads the part after `sqlite://` as
+/// The URL of a SQLite file as an absolute path, that path, and the path for messages. The driver reads the part after `sqlite://` as
 /// a URL's host and path, in which `../..` would lose a step.
-fn sqlite_file(url: &str, migrate: bool) -> Result<(String, String), OpenError> {
+fn sqlite_file(url: &str, migrate: bool) -> Result<(String, Option<PathBuf>, String), OpenError> {
     let (file, parameters) = url.split_once('?').unwrap_or((url, ""));
     let file = file.trim_start_matches("sqlite:").trim_start_matches("//");
     if file.is_empty() {
@@ -143,5 +145,6 @@ fn sqlite_file(url: &str, migrate: bool) -> Result<(String, String), OpenError> 
         (false, true) => format!("{separator}mode=rwc"),
         (false, false) => format!("{separator}mode=rw"),
     };
-    Ok((format!("sqlite://{path}?{parameters}{mode}"), file.display().to_string()))
+    let url = format!("sqlite://{path}?{parameters}{mode}");
+    Ok((url, Some(absolute), file.display().to_string()))
 }

@@ -69,6 +69,16 @@ impl TransferError {
     }
 }
 
+impl TransferError {
+    /// What it is where the set has expired: its agents need not have the bytes, and are not waited for.
+    pub fn of_expired(self) -> Self {
+        match self {
+            Self::AgentOffline | Self::AgentFailed => Self::BlobGone,
+            other => other,
+        }
+    }
+}
+
 /// What a feed does about a read that ended before its last byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remedy {

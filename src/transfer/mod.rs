@@ -176,9 +176,11 @@ impl Transfers {
             cursor.set_coverage(Coverage::Full);
             return Ok(cursor);
         }
-        let mut feed = Feed::new(self.clone(), readable, range, pipe.clone(), live);
+        let expired = readable.expires_at.is_some_and(|at| at <= now);
+        let mut feed = Feed::new(self.clone(), readable, (range, expired), pipe.clone(), live);
         if let Err(error) = feed.begin().await {
-            return Err(self.refuse(cursor, pipe.error().unwrap_or(error)));
+            let error = pipe.error().unwrap_or(if expired { error.of_expired() } else { error });
+            return Err(self.refuse(cursor, error));
         }
         self.metrics.first_byte_seconds.observe(begun.elapsed().as_secs_f64());
         cursor.set_coverage(feed.coverage());

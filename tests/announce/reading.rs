@@ -110,11 +110,9 @@ async fn what_cannot_be_read_is_refused_by_name(database: &TestDatabase) {
     assert_eq!(refused(json!({ "size": (16 << 20) + 1 })).await, "manifest_too_large");
     assert_eq!(refused(json!({ "size": u64::MAX })).await, "manifest_too_large");
     assert_eq!(house.agents.asked(FLOW).len(), 4, "what is too large is not asked for");
-    // A relay of another agent is no way to this one's bytes; nor is a kind that is not read.
+    // A relay of another agent is no way to this one's bytes.
     let other = json!({ "locations": [{ "kind": "relay", "agent": "other" }] });
     assert_eq!(refused(other).await, "manifest_unreadable");
-    let carrier = json!({ "locations": [{ "kind": "pigeon", "url": "coop" }] });
-    assert_eq!(refused(carrier).await, "manifest_unreadable");
 }
 
 async fn only_what_this_agent_announced_needs_no_read(database: &TestDatabase) {

@@ -67,6 +67,8 @@ pub struct Feed {
     last_progress: Instant,
     /// Since when there is room and no byte has come.
     wanting_since: Option<Instant>,
+    /// The set has expired: its agents are asked once, and not waited for.
+    expired: bool,
     released: bool,
 }
 
@@ -85,7 +87,7 @@ impl Feed {
     pub fn new(
         transfers: Arc<Transfers>,
         readable: Readable,
-        range: ByteRange,
+        (range, expired): (ByteRange, bool),
         pipe: Arc<Pipe>,
         live: Arc<Live>,
     ) -> Self {
@@ -119,6 +121,7 @@ impl Feed {
             pause: PAUSES.0,
             last_progress: now,
             wanting_since: None,
+            expired,
             released: false,
             transfers,
         }

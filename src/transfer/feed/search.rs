@@ -75,10 +75,15 @@ impl Feed {
         Ok(())
     }
 
-    /// Before the first byte a reader waits as long as for an offline agent; after it, as long as for a resume.
+    /// Before the first byte a reader waits as long as for an offline agent; after it, as long as for a resume, also of
+    /// what has expired meanwhile.
     pub(super) fn patience(&self) -> Duration {
         let limits = &self.transfers.limits;
-        if self.released { limits.resume_window } else { limits.agent_wait }
+        match self.released {
+            true => limits.resume_window,
+            false if self.expired => Duration::ZERO,
+            false => limits.agent_wait,
+        }
     }
 
     pub(super) fn waited_too_long(&self, now: Instant) -> bool {

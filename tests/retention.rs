@@ -1,0 +1,241 @@
+//! Sets that have had their time: what their readers are told, and what is removed. And whether anything can be kept.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use serde_json::Value;
+use sluice::clock::Clock;
+use sluice::protocol::timestamp;
+use sluice::store::{Outdated, Store, StoreOptions};
+use sqlx::{AssertSqlSafe, Connection as _};
+use support::db::{self, TestDatabase};
+use support::{Agent, Behaviour, Client, Fault, Gateway, SampleSet, bytes, eventually, set_file, span};
+
+const START: i64 = 1_800_000_000_000;
+const HOUR: i64 = 60 * 60 * 1000;
+const DAY: i64 = 24 * HOUR;
+
+/// A gateway by a clock of its own, with chat `c1`.
+struct House {
+    gateway: Gateway,
+    clock: Clock,
+    agent: Agent,
+}
+
+impl House {
+    async fn open(database: &TestDatabase, retention: &str) -> Self {
+        let clock = Clock::fixed(START);
+        let builder = Gateway::builder().on(database).clock(clock.clone());
+        let gateway = builder
+            .with(|layer| {
+                layer.set_retention = Some(span(retention));
+                // Whoever waits for an agent in vain fails the test.
+                layer.agent_wait = Some(span("60s"));
+            })
+            .start()
+            .await;
+        gateway.put_chat("c1", &["user:alice"]).await;
+        gateway.bind_session("turn-1", "c1", "agent:ada").await;
+        let agent = gateway.agent("ada").await;
+        Self { gateway, clock, agent }
+    }
+
+    /// A set that is announced now and expires after so long.
+    async fn announce(&self, seed: u64, len: usize, expires_in: Option<i64>) -> SampleSet {
+        let mut set = SampleSet::of([("a.bin", bytes(seed, len))]);
+        if let Some(expires_in) = expires_in {
+            let at = self.clock.unix_millis() + expires_in;
+            set.manifest["expiresAt"] = timestamp::format(at).into();
+        }
+        self.agent.announce_in("turn-1", &set).await;
+        self.gateway.wait_for_set("c1", &set.identity()).await;
+        set
+    }
+
+    /// Begins anew after so long: the sweep is the first thing that it does.
+    async fn pass(&mut self, time: i64) {
+        self.agent.cut().await;
+        self.clock.set(self.clock.unix_millis() + time);
+        self.gateway.restart().await;
+    }
+
+    fn alice(&self) -> String {
+        self.gateway.reader("user:alice")
+    }
+
+    async fn get(&self, set: &SampleSet) -> (u16, String) {
+        let answer = self.gateway.get(&set_file("c1", set, "a.bin"), &self.alice()).await;
+        let code = if answer.status.is_success() { String::new() } else { answer.code() };
+        (answer.status.as_u16(), code)
+    }
+
+    async fn listed(&self) -> Vec<Value> {
+        self.gateway.sets("c1").await
+    }
+}
+
+async fn what_has_expired_is_asked_for_once(database: &TestDatabase) {
+    let mut house = House::open(database, "0s").await;
+    let gone = || (410, "blob_gone".to_owned());
+    let expiring = house.announce(1, 1000, Some(HOUR)).await;
+    let lasting = house.announce(2, 1000, None).await;
+    let expired = |sets: Vec<Value>| sets.iter().map(|set| set["expired"].as_bool().unwrap()).collect::<Vec<_>>();
+    assert_eq!(expired(house.listed().await), [false, false]);
+    house.clock.set(START + HOUR);
+    assert_eq!(expired(house.listed().await), [false, true]);
+    // It may still have them.
+    assert_eq!(house.get(&expiring).await.0, 200);
+    assert_eq!(house.get(&lasting).await.0, 200);
+    for fault in [Fault::Error("unknown_blob"), Fault::Error("read_failed")] {
+        house.agent.behave(Behaviour::obedient().at(0, fault).always());
+        let mark = house.agent.reads().len();
+        assert_eq!(house.get(&expiring).await, gone(), "{fault:?}");
+        assert_eq!(house.agent.reads().len(), mark + 1, "{fault:?}: it is asked once");
+    }
+    house.agent.cut().await;
+    house.gateway.wait_for_metric("sluice_agents_online", 0.0).await;
+    assert_eq!(house.get(&expiring).await, gone(), "nobody waits for its agent");
+    let by_hash = format!("/artifacts/blobs/sha256:{}", expiring.files[0].sha256);
+    assert_eq!(house.gateway.get(&by_hash, &house.alice()).await.status, 410);
+}
+
+async fn what_runs_is_ended_neither_by_expiry_nor_by_the_sweep(database: &TestDatabase) {
+    let mut house = House::open(database, "0s").await;
+    let set = house.announce(3, 16 << 20, Some(HOUR)).await;
+    let path = set_file("c1", &set, "a.bin");
+    let request = house.gateway.request(http::Method::GET, &path, &house.alice(), None);
+    let mut download = house.gateway.client().receive_buffer(32 * 1024).send(request).await;
+    let mut received = download.read(1000).await;
+    house.clock.set(START + 30 * DAY);
+    let store = &house.gateway.state().store;
+    assert_eq!(store.sweep_announcements(Outdated::ExpiredBefore(START + 2 * HOUR), 10).await.unwrap(), 1);
+    assert_eq!(store.sweep_manifests(10).await.unwrap(), 1);
+    assert_eq!(house.get(&set).await, (404, "not_found".to_owned()));
+    // Not even by losing its agent for a while.
+    house.agent.cut().await;
+    house.agent = house.gateway.agent("ada").await;
+    house.agent.serve(&set);
+    let (rest, end) = download.rest().await;
+    received.extend(rest);
+    assert!(end.is_ok(), "{end:?}");
+    assert!(received == *set.files[0].bytes, "other bytes");
+}
+
+async fn the_sweep_removes_what_has_had_its_time(database: &TestDatabase) {
+    let mut house = House::open(database, "20d").await;
+    let short = house.announce(4, 100, Some(HOUR)).await;
+    let lasting = house.announce(5, 100, None).await;
+    // In no chat, and never to be.
+    let stray = SampleSet::of([("a.bin", bytes(6, 100))]);
+    house.agent.announce_in("turn-never", &stray).await;
+    let swept = |what: &str| format!("sluice_swept_total{{what=\"{what}\"}}");
+    let identities = |sets: Vec<Value>| {
+        let mut all: Vec<_> = sets.iter().map(|set| set["sha256"].as_str().unwrap().to_owned()).collect();
+        all.sort();
+        all
+    };
+    eventually("the announcement", async || {
+        let decided = house.gateway.metric("sluice_announcements_total{outcome=\"accepted\"}");
+        (decided == 3.0).then_some(())
+    })
+    .await;
+    house.pass(6 * DAY).await;
+    house.gateway.wait_for_metric(&swept("expired_sets"), 0.0).await;
+    let mut both = vec![short.identity(), lasting.identity()];
+    both.sort();
+    assert_eq!(identities(house.listed().await), both, "an expired set stays listed for a week");
+    house.pass(2 * DAY).await;
+    house.gateway.wait_for_metric(&swept("manifests"), 1.0).await;
+    assert_eq!(identities(house.listed().await), [lasting.identity()]);
+    // Announced again, it is kept anew.
+    house.agent = house.gateway.agent("ada").await;
+    house.agent.announce_in("turn-1", &lasting).await;
+    house.gateway.wait_for_metric("sluice_announcements_total{outcome=\"accepted\"}", 1.0).await;
+    house.pass(15 * DAY).await;
+    // The stray one was announced three weeks ago.
+    house.gateway.wait_for_metric(&swept("manifests"), 1.0).await;
+    assert_eq!(house.gateway.metric(&swept("old_sets")), 1.0);
+    assert_eq!(identities(house.listed().await), [lasting.identity()]);
+    house.pass(10 * DAY).await;
+    house.gateway.wait_for_metric(&swept("manifests"), 1.0).await;
+    assert!(house.listed().await.is_empty());
+    assert_eq!(house.get(&lasting).await, (404, "not_found".to_owned()));
+    // Its session is a month old by now.
+    assert_eq!(house.gateway.metric(&swept("sessions")), 1.0);
+}
+
+async fn nothing_of_a_deleted_chat_remains(database: &TestDatabase) {
+    let house = House::open(database, "0s").await;
+    let set = house.announce(7, 100, None).await;
+    house.gateway.operate(http::Method::DELETE, "/v1/chats/c1", None).await;
+    house.gateway.put_chat("c1", &["user:alice"]).await;
+    let by_hash = |hash: &str| format!("/api/blob/cas/{hash}");
+    for path in [
+        set_file("c1", &set, "a.bin"),
+        format!("/v1/chats/c1/sets/{}", set.identity()),
+        format!("/v1/chats/c1/sets/{}/entries", set.identity()),
+        by_hash(&set.identity()),
+        by_hash(&set.files[0].sha256),
+    ] {
+        assert_eq!(house.gateway.get(&path, &house.alice()).await.status, 404, "{path}");
+    }
+    assert!(house.listed().await.is_empty());
+    assert_eq!(house.gateway.state().store.sweep_manifests(10).await.unwrap(), 1);
+    assert_eq!(house.gateway.state().store.manifest_bytes(&set.identity().parse().unwrap()).await.unwrap(), None);
+}
+
+on_both_databases!(
+    what_has_expired_is_asked_for_once,
+    what_runs_is_ended_neither_by_expiry_nor_by_the_sweep,
+    the_sweep_removes_what_has_had_its_time,
+    nothing_of_a_deleted_chat_remains,
+);
+
+async fn readiness(gateway: &Gateway) -> u16 {
+    let url = format!("http://{}/readyz", gateway.ops_address());
+    let request = http::Request::get(url).body(Default::default()).unwrap();
+    Client::of(gateway.ops_address()).send(request).await.status.as_u16()
+}
+
+async fn becomes(gateway: &Gateway, status: u16) {
+    eventually("readiness", async || (readiness(gateway).await == status).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_gateway_whose_database_file_is_gone_is_not_ready() {
+    let database = TestDatabase::sqlite();
+    let gateway = Gateway::builder().on(&database).start().await;
+    becomes(&gateway, 200).await;
+    let file = database.folder().unwrap().join("sluice.db");
+    let aside = file.with_extension("aside");
+    std::fs::rename(&file, &aside).unwrap();
+    becomes(&gateway, 503).await;
+    // Another file in its place is not it either.
+    std::fs::copy(&aside, &file).unwrap();
+    let store = Store::open(&database.url, StoreOptions::default()).await.unwrap();
+    store.beat().await.unwrap();
+    assert_eq!(readiness(&gateway).await, 503);
+    std::fs::rename(&aside, &file).unwrap();
+    assert!(store.beat().await.is_err());
+    becomes(&gateway, 200).await;
+}
+
+#[tokio::test]
+async fn a_gateway_whose_database_takes_nothing_is_not_ready() {
+    let Some(database) = TestDatabase::postgres().await else { return };
+    let gateway = Gateway::builder().on(&database).start().await;
+    becomes(&gateway, 200).await;
+    let (server, name) = database.on_server().unwrap();
+    let tell = async |sql: String| {
+        let mut conn = sqlx::postgres::PgConnection::connect(server).await.unwrap();
+        sqlx::query(AssertSqlSafe(sql)).execute(&mut conn).await.unwrap();
+    };
+    let kill = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
+    tell(format!("ALTER DATABASE {name} SET default_transaction_read_only = on")).await;
+    tell(kill.clone()).await;
+    becomes(&gateway, 503).await;
+    assert!(gateway.state().store.ping().await.is_ok(), "it answers");
+    tell(format!("ALTER DATABASE {name} SET default_transaction_read_only = off")).await;
+    tell(kill).await;
+    becomes(&gateway, 200).await;
+}
