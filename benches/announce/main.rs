@@ -34,7 +34,9 @@ fn main() {
 }
 
 async fn measure(name: &str, database: &TestDatabase) {
-    let store = Store::open(&database.url, StoreOptions::default()).await.unwrap();
+    // A slow machine is to be measured, not refused.
+    let options = StoreOptions { operation_timeout: Duration::from_secs(60), ..StoreOptions::default() };
+    let store = Store::open(&database.url, options).await.unwrap();
     for (chat, agent) in [("c1", "agent:huge"), ("c2", "agent:small")] {
         store.put_chat(&chat.parse().unwrap(), None, &[]).await.unwrap();
         let (agent, session) = (agent.parse().unwrap(), agent.parse().unwrap());

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use sluice::access::Readable;
+use sluice::access::{Readable, Way};
 use sluice::protocol::{Manifest, Principal, Sha256};
 use sluice::sets::Fetch;
 use sluice::transfer::TransferError;
@@ -64,7 +64,9 @@ impl Blobs {
     }
 
     fn read(&self, readable: &Readable) -> Result<Bytes, TransferError> {
-        let agent = readable.sources[0].agent.clone();
+        // Agents only: there is no way to any other place from here.
+        let relay = readable.sources.iter().find(|source| source.way == Way::Relay);
+        let agent = relay.ok_or(TransferError::AgentFailed)?.agent.clone();
         let held = self.held.lock().unwrap().get(&(agent, readable.sha256)).cloned();
         let bytes = held.ok_or(TransferError::BlobGone)?;
         let size = readable.size as usize;

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sluice::protocol::{GrowingTree, Manifest, Sha256, Tree, manifest};
@@ -15,9 +16,10 @@ pub fn id<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
     text.parse().expect("a valid name")
 }
 
-/// A store on this database.
+/// A store on this database, patient enough for the largest sets in an unoptimised build.
 pub async fn open(database: &TestDatabase) -> Store {
-    Store::open(&database.url, StoreOptions::default()).await.expect("a store")
+    let options = StoreOptions { operation_timeout: Duration::from_secs(30), ..StoreOptions::default() };
+    Store::open(&database.url, options).await.expect("a store")
 }
 
 /// A manifest's value over these files.
