@@ -2,6 +2,7 @@
 
 use std::future::Future as _;
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -13,6 +14,8 @@ use tokio::time::{Instant, Sleep};
 
 /// The length of HTTP/2's preface (RFC 9113 section 3.4): which protocol is spoken is known once it is read.
 const PREFACE_BYTES: usize = 24;
+/// How long a peer has, once all is written, to take it and close its side.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// A TCP stream with two deadlines that the HTTP library does not have: for the first bytes, while it does not yet
 /// know which protocol is spoken, and for a peer that takes nothing of what waits for it.
@@ -22,6 +25,7 @@ pub(super) struct Socket {
     opening: Option<Opening>,
     stalled: Option<Pin<Box<Sleep>>>,
     stall: Duration,
+    lingering: Option<Pin<Box<Sleep>>>,
     _slot: OwnedSemaphorePermit,
 }
 
@@ -35,7 +39,31 @@ impl Socket {
     /// `slot` is given back when the socket is dropped, whatever it was upgraded to in between.
     pub(super) fn new(stream: TcpStream, opening: Duration, stall: Duration, slot: OwnedSemaphorePermit) -> Self {
         let deadline = Box::pin(tokio::time::sleep(opening));
-        Self { stream, opening: Some(Opening { deadline, received: 0 }), stalled: None, stall, _slot: slot }
+        Self {
+            stream,
+            opening: Some(Opening { deadline, received: 0 }),
+            stalled: None,
+            stall,
+            lingering: None,
+            _slot: slot,
+        }
+    }
+
+    /// Reads what nobody wants any more, until the peer closes its side. A socket that is closed with something unread is
+    /// reset, and a reset takes with it what the peer has not read yet (RFC 9112 section 9.6): the last bytes of a
+    /// response, for a window update or a ping that came meanwhile.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let lingering = self.lingering.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+        while Instant::now() < lingering.deadline() {
+            let mut unwanted = [MaybeUninit::uninit(); 4096];
+            let mut unwanted = ReadBuf::uninit(&mut unwanted);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut unwanted) {
+                Poll::Ready(Ok(())) if !unwanted.filled().is_empty() => {}
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return lingering.as_mut().poll(cx),
+            }
+        }
+        Poll::Ready(())
     }
 
     /// Passes a write's outcome on, unless none has got through for too long.
@@ -97,6 +125,9 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        if self.lingering.is_none() {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        }
+        self.poll_linger(cx).map(Ok)
     }
 }
