@@ -33,9 +33,13 @@ CREATE TABLE files (
     path TEXT NOT NULL,
     version BIGINT NOT NULL,
     sha256 TEXT NOT NULL,
+    size BIGINT NOT NULL,
+    media_type TEXT NOT NULL,
+    kind TEXT NOT NULL,
     announcement BIGINT NOT NULL
 );
 CREATE UNIQUE INDEX files_by_path ON files (chat, agent, path);
+CREATE INDEX files_by_announcement ON files (announcement);
 CREATE INDEX files_by_chat ON files (chat, id);
 
 -- announcement is the one that brought the version.

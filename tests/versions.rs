@@ -15,7 +15,7 @@ use sluice::access::Access;
 use sluice::identity::Caller;
 use sluice::protocol::frames::Progress;
 use sluice::protocol::{Manifest, Sha256};
-use sluice::store::{Announced, Binding, Commit, NewAnnouncement, NewSet, Store, VersionRecord};
+use sluice::store::{Announced, Binding, Commit, NewAnnouncement, NewSet, Store, StoreOptions, VersionRecord};
 
 on_both_databases!(
     other_bytes_are_the_next_version,
@@ -29,6 +29,7 @@ on_both_databases!(
     files_that_nobody_offers_are_swept,
     nested_files_have_versions_by_full_path,
     small_announcements_pass_huge_ones,
+    a_huge_set_is_not_kept_by_the_plan_of_small_ones,
 );
 
 const FLOW: &str = "agent:https://agent.example/agents/flow";
@@ -296,4 +297,36 @@ async fn small_announcements_pass_huge_ones(database: &TestDatabase) {
     let all = begun.elapsed();
     assert!(slowest < alone * 3, "{slowest:?} beside {alone:?} for one huge set, {all:?} for four");
     assert!(slowest < all / 2 || slowest < Duration::from_millis(100), "{slowest:?} of {all:?}");
+}
+
+/// A database may remember how it carried a statement out for a few rows, and do the same for thousands.
+async fn a_huge_set_is_not_kept_by_the_plan_of_small_ones(database: &TestDatabase) {
+    let patient = Duration::from_secs(30);
+    // On one connection, which is the one that remembers.
+    let options = StoreOptions { connections: 1, operation_timeout: patient, ..StoreOptions::default() };
+    let store = Store::open(&database.url, options).await.unwrap();
+    store.put_chat(&id("c1"), None, &[]).await.unwrap();
+    store.bind_session(&id(FLOW), &id("s1"), &id("c1")).await.unwrap();
+    for n in 0..20 {
+        keep(&store, announcement(FLOW, Some("s1"), set(&[("a", &n.to_string())]))).await;
+    }
+    let huge = |seed: u64| {
+        let entry = |n: u64| {
+            let hash = Sha256::of(&(seed << 32 | n).to_be_bytes());
+            json!({ "path": format!("{n}"), "size": 1, "sha256": hash, "mediaType": "text/plain" })
+        };
+        let mut value = sets::value(&[], None);
+        value["entries"] = (0..8000).map(entry).collect();
+        sets::read(&value)
+    };
+    let timed = async |new: NewAnnouncement| {
+        let begun = Instant::now();
+        keep(&store, new).await;
+        begun.elapsed()
+    };
+    let without = timed(announcement(FLOW, None, huge(1))).await;
+    let with = timed(announcement(FLOW, Some("s1"), huge(2))).await;
+    let again = timed(announcement(FLOW, Some("s1"), huge(3))).await;
+    let most = without * 4;
+    assert!(with < most && again < most, "{with:?} and {again:?} with versions, {without:?} without");
 }

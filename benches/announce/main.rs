@@ -64,7 +64,11 @@ async fn measure(name: &str, database: &TestDatabase) {
     let median = took[took.len() / 2];
     let text = frame("agent:huge", &manifest_of(ROUNDS, 10_000, 20));
     let (_, beside) = tokio::join!(announce(&sets, "agent:huge", &text), slowest(&sets, &small[100..]));
-    let goal = if median <= GOAL { "kept" } else { "MISS" };
+    let goal = match (cfg!(debug_assertions), median <= GOAL) {
+        (true, _) => "not judged in an unoptimised build",
+        (false, true) => "kept",
+        (false, false) => "MISS",
+    };
     println!("{name}: median {} ms (goal {} ms: {goal})", median.as_millis(), GOAL.as_millis());
     println!("{name}: slowest small announcement {} ms alone, {} ms beside one", alone.as_millis(), beside.as_millis());
 }

@@ -38,7 +38,8 @@ const ROWS: [&str; 17] = [
     "INSERT INTO manifest_trees WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
      SELECT 'm' || (i % 2000), 'm' || ((i + i / 2000) % 2000) FROM n",
     "INSERT INTO files WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 39999) \
-     SELECT i, 'c' || (i % 500), 'agent:' || (i % 700), 'p' || i, 2, 'b' || (i % 1500), i % 8000 FROM n",
+     SELECT i, 'c' || (i % 500), 'agent:' || (i % 700), 'p' || i, 2, 'b' || (i % 1500), 1, 'text/plain', 'file', \
+     i % 8000 FROM n",
     "INSERT INTO file_versions WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 79999) \
      SELECT i / 2, 1 + i % 2, 'b' || (i % 1500), 1, 'text/plain', 'file', i % 8000, 0 FROM n",
     "INSERT INTO sessions WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 7999) \
@@ -117,15 +118,11 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         of(version_search(limited, &chat, (FileId(1), 1), 64)),
         (versions::latest_sql(), vec![text("c1"), Value::Number(-1), Value::Number(100)]),
         (versions::versions_sql(), vec![text("c1"), Value::Number(1), Value::Number(9), Value::Number(100)]),
-        (versions::CHANGE.to_owned(), vec![text("c1"), text("agent:1"), text("m1"), Value::Number(1)]),
         (
-            versions::ADD.to_owned(),
+            versions::PUT.to_owned(),
             vec![text("c1"), text("agent:1"), text("m1"), Value::Number(1), Value::Number(100_000)],
         ),
-        (
-            versions::NUMBER.to_owned(),
-            vec![text("c1"), text("agent:1"), text("m1"), Value::Number(1), Value::Number(0)],
-        ),
+        (versions::NUMBER.to_owned(), vec![Value::Number(1), Value::Number(0)]),
         (manifests::ANNOUNCED_BY.to_owned(), vec![text("m1"), text("agent:1")]),
         (announcements::KNOWN.to_owned(), vec![text("m1"), text("agent:1")]),
         (announcements::LATER.to_owned(), vec![text("agent:1"), text("t1"), Value::Number(1), text("c:c1")]),

@@ -135,7 +135,9 @@ impl Store {
             let Some(first) = query.fetch_optional(&self.0.reader).await? else {
                 return Ok(Page { items: Vec::new(), next: None });
             };
+            // Planned anew each time: a plan that is remembered from few files is none for many.
             let query = sqlx::query(ENTRIES)
+                .persistent(false)
                 .bind(chat.as_str())
                 .bind(manifest.to_hex())
                 .bind(first.try_get::<String, _>("agent")?)

@@ -80,34 +80,30 @@ pub(super) struct Set<'a> {
     pub(super) entries: u64,
 }
 
-/// Files whose bytes are others than in their latest version.
-pub(super) const CHANGE: &str = "UPDATE files SET version = files.version + 1, sha256 = e.sha256, announcement = $4 \
-    FROM entries e WHERE e.manifest = $3 AND files.chat = $1 AND files.agent = $2 AND files.path = e.path \
-    AND files.sha256 <> e.sha256";
-/// Files that were not there.
-pub(super) const ADD: &str = "INSERT INTO files (id, chat, agent, path, version, sha256, announcement) \
-    SELECT CAST($5 AS BIGINT) + e.position, $1, $2, e.path, 1, e.sha256, $4 FROM entries e WHERE e.manifest = $3 \
-    ON CONFLICT (chat, agent, path) DO NOTHING";
-/// Their new versions.
+/// Files that were not there, and new versions of those whose bytes are others now. Without a join, for which no database
+/// knows how many of the rows just written there are: planned for a few, it looks at every pair of thousands.
+pub(super) const PUT: &str = "INSERT INTO files (id, chat, agent, path, version, sha256, size, media_type, kind, \
+    announcement) SELECT CAST($5 AS BIGINT) + e.position, $1, $2, e.path, 1, e.sha256, e.size, e.media_type, e.kind, $4 \
+    FROM entries e WHERE e.manifest = $3 ON CONFLICT (chat, agent, path) DO UPDATE SET version = files.version + 1, \
+    sha256 = excluded.sha256, size = excluded.size, media_type = excluded.media_type, kind = excluded.kind, \
+    announcement = excluded.announcement WHERE files.sha256 <> excluded.sha256";
+/// What an announcement brought, among the versions.
 pub(super) const NUMBER: &str = "INSERT INTO file_versions \
     (file, version, sha256, size, media_type, kind, announcement, created_at) \
-    SELECT f.id, f.version, e.sha256, e.size, e.media_type, e.kind, $4, $5 FROM entries e \
-    JOIN files f ON f.chat = $1 AND f.agent = $2 AND f.path = e.path WHERE e.manifest = $3 AND f.announcement = $4";
+    SELECT id, version, sha256, size, media_type, kind, announcement, $2 FROM files WHERE announcement = $1";
 
 /// Gives the files of a finished set their versions.
 pub(super) async fn give(store: &Store, conn: &mut AnyConnection, set: &Set<'_>, now: i64) -> Result<(), sqlx::Error> {
     let first_id = store.next_ids(set.entries.max(1));
-    for (sql, last) in [(CHANGE, None), (ADD, Some(first_id)), (NUMBER, Some(now))] {
-        let mut step = sqlx::query(sql)
-            .bind(set.chat.as_str())
-            .bind(set.agent.as_str())
-            .bind(set.manifest.to_hex())
-            .bind(set.announcement);
-        if let Some(last) = last {
-            step = step.bind(last);
-        }
-        step.execute(&mut *conn).await?;
-    }
+    sqlx::query(PUT)
+        .bind(set.chat.as_str())
+        .bind(set.agent.as_str())
+        .bind(set.manifest.to_hex())
+        .bind(set.announcement)
+        .bind(first_id)
+        .execute(&mut *conn)
+        .await?;
+    sqlx::query(NUMBER).bind(set.announcement).bind(now).execute(&mut *conn).await?;
     let sql = "UPDATE announcements SET versioned = 1 WHERE id = $1";
     sqlx::query(sql).bind(set.announcement).execute(conn).await.map(drop)
 }
@@ -170,6 +166,7 @@ impl Store {
     ) -> Result<Page<VersionRecord>, StoreError> {
         self.bounded(async {
             let query = sqlx::query(AssertSqlSafe(latest_sql()))
+                .persistent(false)
                 .bind(chat.as_str())
                 .bind(after.map_or(i64::MIN, |cursor| cursor.0))
                 .bind(i64::from(limit) + 1);
@@ -190,6 +187,7 @@ impl Store {
     ) -> Result<Page<VersionRecord>, StoreError> {
         self.bounded(async {
             let query = sqlx::query(AssertSqlSafe(versions_sql()))
+                .persistent(false)
                 .bind(chat.as_str())
                 .bind(file.0)
                 .bind(after.map_or(i64::MAX, |cursor| cursor.0))
