@@ -164,6 +164,27 @@ async fn the_sweep_removes_what_has_had_its_time(database: &TestDatabase) {
     assert_eq!(house.gateway.metric(&swept("sessions")), 1.0);
 }
 
+/// Rows of a table, whoever may see them.
+async fn rows(database: &TestDatabase, table: &str) -> i64 {
+    sqlx::any::install_default_drivers();
+    let mut conn = sqlx::AnyConnection::connect(&database.url).await.unwrap();
+    let count = sqlx::query_scalar(AssertSqlSafe(format!("SELECT count(*) FROM {table}")));
+    count.fetch_one(&mut conn).await.unwrap()
+}
+
+async fn files_that_nobody_offers_any_more_go_with_their_sets(database: &TestDatabase) {
+    let mut house = House::open(database, "0s").await;
+    house.announce(8, 100, Some(HOUR)).await;
+    let before = (rows(database, "files").await, rows(database, "file_versions").await);
+    assert!(before.0 == 1 && before.1 == 1, "{before:?}");
+    house.pass(8 * DAY).await;
+    eventually("the files' end", async || {
+        let left = (rows(database, "files").await, rows(database, "file_versions").await);
+        (left == (0, 0)).then_some(())
+    })
+    .await;
+}
+
 async fn nothing_of_a_deleted_chat_remains(database: &TestDatabase) {
     let house = House::open(database, "0s").await;
     let set = house.announce(7, 100, None).await;
@@ -188,6 +209,7 @@ on_both_databases!(
     what_has_expired_is_asked_for_once,
     what_runs_is_ended_neither_by_expiry_nor_by_the_sweep,
     the_sweep_removes_what_has_had_its_time,
+    files_that_nobody_offers_any_more_go_with_their_sets,
     nothing_of_a_deleted_chat_remains,
 );
 

@@ -76,6 +76,22 @@ impl Sweep<'_> {
         self.in_batches("unbound_sets", || self.store.sweep_announcements(unbound, BATCH)).await;
         self.in_batches("sessions", || self.store.sweep_sessions(sessions, BATCH)).await;
         self.in_batches("manifests", || self.store.sweep_manifests(MANIFESTS)).await;
+        if let Err(error) = self.files().await {
+            tracing::warn!(%error, what = "files", "a sweep is left for later");
+        }
+    }
+
+    /// Files that nobody offers any more, with their versions. There is no telling them by their age, so all are looked
+    /// at, some at a time.
+    async fn files(&self) -> Result<(), StoreError> {
+        let mut after = None;
+        loop {
+            after = self.store.sweep_files(after, BATCH).await?;
+            if after.is_none() {
+                return Ok(());
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 
     fn before(&self, retention: Duration) -> i64 {
