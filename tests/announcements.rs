@@ -37,14 +37,8 @@ fn set(content: &str) -> SampleSet {
 
 async fn house(database: &TestDatabase) -> Gateway {
     let gateway = Gateway::builder().on(database).start().await;
-    furnish(&gateway).await;
+    gateway.furnish().await;
     gateway
-}
-
-async fn furnish(gateway: &Gateway) {
-    gateway.put_chat("c1", &["user:alice"]).await;
-    gateway.put_chat("c2", &["user:bob"]).await;
-    gateway.bind_session("turn-1", "c1", "agent:ada").await;
 }
 
 fn frame(set: &SampleSet, event_id: &str, session: Option<&str>) -> Value {
@@ -253,7 +247,7 @@ async fn a_manifest_that_is_too_large_is_told_so() {
 #[tokio::test]
 async fn a_gateway_that_drains_keeps_nothing_more() {
     let mut gateway = Gateway::start().await;
-    furnish(&gateway).await;
+    gateway.furnish().await;
     let agent = gateway.agent("ada").await;
     let blob = SampleSet::of([("a.bin", bytes(1, 1 << 20))]).chunked(256 * 1024);
     agent.announce_in("turn-1", &blob).await;
@@ -291,7 +285,7 @@ async fn a_database_that_does_not_answer_is_unavailable_within_the_confirm_windo
         layer.agent_wait = Some(span("1s"));
     });
     let gateway = builder.start().await;
-    furnish(&gateway).await;
+    gateway.furnish().await;
     let agent = gateway.agent("ada").await;
     let before = set("before");
     agent.announce_in("turn-1", &before).await;

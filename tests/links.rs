@@ -12,6 +12,7 @@ use support::{Agent, Answer, Gateway, SampleSet, bytes, eventually, span};
 
 on_both_databases!(
     a_link_opens_its_file_and_nothing_else,
+    a_link_opens_a_nested_manifest,
     a_link_ends_with_its_time_its_maker_or_its_chat,
     a_principal_has_so_many_links,
 );
@@ -21,7 +22,7 @@ const NOW: i64 = 1_800_000_000_000;
 struct House {
     gateway: Gateway,
     set: SampleSet,
-    _agent: Agent,
+    agent: Agent,
 }
 
 impl House {
@@ -34,7 +35,7 @@ impl House {
         let set = SampleSet::of([("dir/ä.bin", bytes(1, 100_000)), ("b.txt", b"text".to_vec())]);
         agent.announce_in("turn-1", &set).await;
         gateway.wait_for_set("c1", &set.identity()).await;
-        Self { gateway, set, _agent: agent }
+        Self { gateway, set, agent }
     }
 
     async fn try_link(&self, principal: &str, chat: &str, body: Value) -> Answer {
@@ -106,6 +107,25 @@ async fn a_link_opens_its_file_and_nothing_else(database: &TestDatabase) {
     ] {
         assert_eq!(house.try_link(principal, chat, body.clone()).await.status, status, "{principal} {chat} {body}");
     }
+}
+
+async fn a_link_opens_a_nested_manifest(database: &TestDatabase) {
+    let mut house = House::new(Gateway::builder().on(database)).await;
+    let inner = SampleSet::of([("x.txt", b"inner".to_vec())]);
+    let outer = SampleSet::around(&inner, "results/set.json", "top.txt");
+    house.agent.serve(&inner);
+    house.agent.announce_in("turn-1", &outer).await;
+    house.gateway.wait_for_set("c1", &outer.identity()).await;
+    house.set = outer;
+    let (_, inside) = house.link("user:alice", "results/x.txt").await;
+    assert_eq!(house.follow(&inside).await.body, b"inner");
+    // The manifest itself is kept here since it was announced, and asks nobody.
+    let (_, manifest) = house.link("user:alice", "results/set.json").await;
+    let asked = house.agent.reads().len();
+    let answer = house.follow(&manifest).await;
+    assert_eq!((answer.status.as_u16(), answer.body), (200, inner.canonical()));
+    assert_eq!(answer.headers["referrer-policy"], "no-referrer");
+    assert_eq!(house.agent.reads().len(), asked);
 }
 
 async fn a_link_ends_with_its_time_its_maker_or_its_chat(database: &TestDatabase) {

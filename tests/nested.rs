@@ -18,14 +18,8 @@ on_both_databases!(
 
 async fn house(database: &TestDatabase) -> Gateway {
     let gateway = Gateway::builder().on(database).start().await;
-    furnish(&gateway).await;
+    gateway.furnish().await;
     gateway
-}
-
-async fn furnish(gateway: &Gateway) {
-    gateway.put_chat("c1", &["user:alice"]).await;
-    gateway.put_chat("c2", &["user:bob"]).await;
-    gateway.bind_session("turn-1", "c1", "agent:ada").await;
 }
 
 /// About 700 KB of manifest: three frames.
@@ -49,16 +43,6 @@ async fn refusal(agent: &Agent, event_id: &str) -> String {
         What::ArtifactError { code, .. } => code,
         _ => unreachable!(),
     }
-}
-
-/// A set around another.
-fn around(inner: &SampleSet, path: &str, file: &str) -> SampleSet {
-    let mut outer = SampleSet::of([(file, file.as_bytes().to_vec())]);
-    outer.manifest["entries"].as_array_mut().unwrap().push(json!({
-        "path": path, "size": inner.canonical().len(), "sha256": inner.identity(), "kind": "manifest",
-        "mediaType": "application/vnd.webagents.artifact-set+json",
-    }));
-    outer
 }
 
 async fn a_manifest_is_read_over_the_socket_that_announced_it(database: &TestDatabase) {
@@ -130,7 +114,7 @@ async fn a_refusal_finds_the_agent_when_it_is_back(database: &TestDatabase) {
         .with(|layer| (layer.agent_wait, layer.resume_window) = (Some(span("200ms")), Some(span("200ms"))))
         .start()
         .await;
-    furnish(&gateway).await;
+    gateway.furnish().await;
     let mut agent = gateway.agent("ada").await;
     let set = large();
     agent.behave_for(&set.identity(), Behaviour::obedient().at(300_000, Fault::Die));
@@ -150,7 +134,7 @@ async fn nested_sets_are_downloaded_by_path_and_by_hash(database: &TestDatabase)
     let gateway = house(database).await;
     let agent = gateway.agent("ada").await;
     let inner = SampleSet::of([("data/big.bin", bytes(7, 1_000_000)), ("é.txt", b"text".to_vec())]).chunked(256 * 1024);
-    let outer = around(&inner, "results/set.json", "top.txt");
+    let outer = SampleSet::around(&inner, "results/set.json", "top.txt");
     agent.serve(&inner);
     agent.announce_in("turn-1", &outer).await;
     gateway.wait_for_set("c1", &outer.identity()).await;

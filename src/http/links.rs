@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use super::AppState;
 use super::auth::Visitor;
-use super::download::{self, Content, Representation, Way};
+use super::download::Way;
 use super::error::Problem;
 use super::json::{JsonBody, PathOf};
-use super::native::participant;
+use super::native::{participant, serve_file};
 use super::routes::Routes;
 use crate::config::Span;
 use crate::identity::{Caller, OpaqueSecret, Purpose};
@@ -166,13 +166,8 @@ async fn follow(
     let caller = Caller { principal: link.principal, chats: Some([link.chat.clone()].into()) };
     state.limiter.reader(&extensions, &caller.principal)?;
     let file = state.access.file(&caller, &link.chat, &link.manifest, &link.path).await?.ok_or(Problem::NotFound)?;
-    let representation = Representation {
-        name: file.path.to_string(),
-        media_type: file.media_type.to_string(),
-        content: Content::Remote(file.readable),
-        way: Way { chat: Some(link.chat), path: Some(link.path), link: Some(link.id) },
-    };
-    let mut response = download::serve(&state, &caller, &method, &headers, representation).await?;
+    let way = Way { chat: Some(link.chat), link: Some(link.id), ..Way::default() };
+    let mut response = serve_file(&state, &caller, &method, &headers, (file, way)).await?;
     // The address is the credential: no other site is to learn it from a browser, and no search engine to keep it.
     response.headers_mut().insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     response.headers_mut().insert(X_ROBOTS_TAG, HeaderValue::from_static("noindex"));

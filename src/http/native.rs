@@ -118,16 +118,17 @@ async fn file(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let file = state.access.file(&caller, &chat, &set, &path).await?.ok_or(Problem::NotFound)?;
-    serve_file(&state, &caller, &method, &headers, (chat, file)).await
+    serve_file(&state, &caller, &method, &headers, (file, Way { chat: Some(chat), ..Way::default() })).await
 }
 
-/// A nested manifest is kept here and asks no agent.
-async fn serve_file(
+/// A file that was found for the caller, and the way it was found, which its path completes. A nested manifest is kept
+/// here and asks no agent.
+pub(super) async fn serve_file(
     state: &AppState,
     caller: &Caller,
     method: &Method,
     headers: &HeaderMap,
-    (chat, file): (ChatId, FileAccess),
+    (file, way): (FileAccess, Way),
 ) -> Result<Response, Problem> {
     let content = match file.kind {
         EntryKind::File => Content::Remote(file.readable),
@@ -136,7 +137,7 @@ async fn serve_file(
             Content::Here(file.readable.sha256, bytes)
         }
     };
-    let way = Way { chat: Some(chat), path: Some(file.path.to_string()), link: None };
+    let way = Way { path: Some(file.path.to_string()), ..way };
     let representation =
         Representation { name: file.path.to_string(), media_type: file.media_type.to_string(), content, way };
     download::serve(state, caller, method, headers, representation).await
@@ -174,7 +175,7 @@ async fn version(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let file = state.access.version(&caller, &chat, file, version).await?.ok_or(Problem::NotFound)?;
-    serve_file(&state, &caller, &method, &headers, (chat, file)).await
+    serve_file(&state, &caller, &method, &headers, (file, Way { chat: Some(chat), ..Way::default() })).await
 }
 
 fn with_urls(state: &AppState, chat: &ChatId, mut list: VersionList) -> VersionList {

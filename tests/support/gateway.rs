@@ -235,6 +235,13 @@ impl Gateway {
         jsonwebtoken::encode(&jsonwebtoken::Header::default(), claims, &key).unwrap()
     }
 
+    /// A chat of alice's and one of bob's, and a turn of ada's in alice's.
+    pub async fn furnish(&self) {
+        self.put_chat("c1", &["user:alice"]).await;
+        self.put_chat("c2", &["user:bob"]).await;
+        self.bind_session("turn-1", "c1", "agent:ada").await;
+    }
+
     /// Creates or replaces a chat.
     pub async fn put_chat(&self, chat: &str, participants: &[&str]) {
         let body = json!({"participants": participants});

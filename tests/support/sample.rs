@@ -47,6 +47,16 @@ pub struct SampleSet {
 }
 
 impl SampleSet {
+    /// A set of one file, `file`, and of another set that is nested at `path`.
+    pub fn around(inner: &Self, path: &str, file: &str) -> Self {
+        let mut outer = Self::of([(file, file.as_bytes().to_vec())]);
+        outer.manifest["entries"].as_array_mut().unwrap().push(json!({
+            "path": path, "size": inner.canonical().len(), "sha256": inner.identity(), "kind": "manifest",
+            "mediaType": "application/vnd.webagents.artifact-set+json",
+        }));
+        outer
+    }
+
     /// A set without chunk lists and with the relay of the announcing agent as its implied location.
     pub fn of<P: Into<String>>(files: impl IntoIterator<Item = (P, Vec<u8>)>) -> Self {
         let files: Vec<_> = files
