@@ -215,9 +215,7 @@ impl Tokens {
                 _ => TokenError::Malformed,
             })?
             .claims;
-        claims.judge_times(clock)?;
-        let expires_at = claims.expires_at();
-        claims.identity().map(|identity| (identity, expires_at))
+        claims.settle(clock)
     }
 
     /// What the other secrets that the gateway hands out are kept by.
@@ -266,10 +264,12 @@ impl Claims {
         }
     }
 
-    /// In Unix milliseconds.
-    #[expect(clippy::cast_possible_truncation, reason = "a time past the end of i64 is cut to that end")]
-    fn expires_at(&self) -> i64 {
-        (self.exp * 1000.0) as i64
+    /// What claims prove once their signature is verified: who, and until when in Unix milliseconds.
+    fn settle(self, clock: &Clock) -> Result<(Identity, i64), TokenError> {
+        self.judge_times(clock)?;
+        #[expect(clippy::cast_possible_truncation, reason = "a time past the end of i64 is cut to that end")]
+        let expires_at = (self.exp * 1000.0) as i64;
+        self.identity().map(|identity| (identity, expires_at))
     }
 
     fn judge_times(&self, clock: &Clock) -> Result<(), TokenError> {

@@ -162,8 +162,7 @@ impl Store {
     ) -> Result<T, StoreError> {
         let store = self.clone();
         self.run_to_its_end(async move {
-            let outcome = store.bounded(write).await;
-            store.0.generation.fetch_add(1, Ordering::SeqCst);
+            let outcome = store.write(write).await;
             store.0.revocations.send_modify(|count| *count += 1);
             outcome
         })

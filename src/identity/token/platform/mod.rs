@@ -125,9 +125,7 @@ impl Platform {
                 _ => TokenError::Malformed,
             })?
             .claims;
-        claims.judge_times(clock)?;
-        let expires_at = claims.expires_at();
-        claims.identity().map(|identity| (identity, expires_at))
+        claims.settle(clock)
     }
 
     /// Fetches the set anew when that is due: it is old, or does not hold what a token `needs`. Those who need it wait
