@@ -1,0 +1,167 @@
+//! Announcements that are committed, superseded, bound later or refused.
+
+use std::sync::Arc;
+
+use sluice::protocol::frames::Progress;
+use sluice::store::{Amount, Announced, Binding, Commit, NewAnnouncement, Quota};
+
+use super::db::TestDatabase;
+use super::sets::{announcement, id, identity_of, open, set};
+use super::{FLOW, OTHER, chat_with_session, db, listed, stored};
+use crate::on_both_databases;
+
+on_both_databases!(
+    the_same_announcement_twice_is_one_set,
+    only_an_unfinished_set_is_superseded,
+    a_set_waits_for_its_session,
+    binding_applies_the_rules_of_announcing,
+    quotas_are_kept,
+    concurrent_announcements_of_one_manifest,
+    too_late_is_not_kept,
+);
+
+fn of_task(mut new: NewAnnouncement, task: &str, progress: Option<(u64, u64)>) -> NewAnnouncement {
+    new.task = Some(id(task));
+    new.progress = progress.map(|(done, total)| Progress { done, total });
+    new
+}
+
+async fn the_same_announcement_twice_is_one_set(database: &TestDatabase) {
+    let store = open(database).await;
+    chat_with_session(&store, "c1", "s1").await;
+    chat_with_session(&store, "c2", "s2").await;
+    store.bind_session(&id(FLOW), &id("s1b"), &id("c1")).await.unwrap();
+    let new = of_task(announcement(FLOW, Some("s1"), set(&[("a", "a")])), "t", Some((1, 2)));
+    let first = stored(store.commit_announcement(new.clone()).await.unwrap());
+    assert_eq!((first.chat.clone(), first.new), (Some(id("c1")), true));
+
+    let mut again = of_task(new.clone(), "t", Some((2, 2)));
+    // Another turn of the same chat is the same place.
+    again.session = Some(id("s1b"));
+    let again = stored(store.commit_announcement(again).await.unwrap());
+    assert_eq!(again, Announced { new: false, ..first });
+    let page = store.sets(&id("c1"), None, 10).await.unwrap();
+    assert_eq!(page.items.len(), 1);
+    assert_eq!(page.items[0].progress, Some(Progress { done: 2, total: 2 }));
+
+    let elsewhere = NewAnnouncement { session: Some(id("s2")), ..new.clone() };
+    assert!(stored(store.commit_announcement(elsewhere).await.unwrap()).new);
+    let other_task = of_task(new, "t2", None);
+    assert!(stored(store.commit_announcement(other_task).await.unwrap()).new);
+    assert_eq!(listed(&store, "c1").await.len(), 2);
+}
+
+async fn only_an_unfinished_set_is_superseded(database: &TestDatabase) {
+    let store = open(database).await;
+    chat_with_session(&store, "c1", "s1").await;
+    let announce = async |content: &str, task: &str, progress| {
+        let manifest = set(&[("a", content)]);
+        let identity = manifest.identity;
+        let new = of_task(announcement(FLOW, Some("s1"), manifest), task, progress);
+        stored(store.commit_announcement(new).await.unwrap());
+        identity
+    };
+    let _first = announce("1", "t", Some((1, 3))).await;
+    let other = announce("other", "u", Some((1, 3))).await;
+    let second = announce("2", "t", Some((3, 3))).await;
+    assert_eq!(listed(&store, "c1").await, [second, other]);
+    let third = announce("3", "t", None).await;
+    assert_eq!(listed(&store, "c1").await, [third, second, other]);
+}
+
+async fn a_set_waits_for_its_session(database: &TestDatabase) {
+    let store = open(database).await;
+    store.put_chat(&id("c1"), None, &[]).await.unwrap();
+    let manifest = set(&[("a", "a")]);
+    let identity = manifest.identity;
+    let waiting = stored(store.commit_announcement(announcement(FLOW, Some("s1"), manifest.clone())).await.unwrap());
+    assert_eq!(waiting.chat, None);
+    assert!(!store.has_set(&id("c1"), &identity).await.unwrap());
+
+    // Another agent's announcement with the same session id is not carried along.
+    let foreign = set(&[("b", "b")]);
+    stored(store.commit_announcement(announcement(OTHER, Some("s1"), foreign)).await.unwrap());
+    assert_eq!(store.bind_session(&id(FLOW), &id("s1"), &id("nowhere")).await.unwrap(), Binding::NoSuchChat);
+    assert_eq!(store.bind_session(&id(FLOW), &id("s1"), &id("c1")).await.unwrap(), Binding::Bound(1));
+    assert_eq!(listed(&store, "c1").await, [identity]);
+    let again = stored(store.commit_announcement(announcement(FLOW, Some("s1"), manifest.clone())).await.unwrap());
+    assert_eq!(again, Announced { chat: Some(id("c1")), new: false, ..waiting });
+
+    let foreign = store.commit_announcement(announcement(OTHER, Some("s1"), manifest)).await.unwrap();
+    assert_eq!(foreign, Commit::ForeignSession);
+}
+
+async fn binding_applies_the_rules_of_announcing(database: &TestDatabase) {
+    let store = open(database).await;
+    chat_with_session(&store, "c1", "s1").await;
+    let old = of_task(announcement(FLOW, Some("s1"), set(&[("a", "unfinished")])), "t", Some((1, 2)));
+    let same = announcement(FLOW, Some("s1"), set(&[("a", "same")]));
+    for new in [old, same.clone()] {
+        stored(store.commit_announcement(new).await.unwrap());
+    }
+    let newer = of_task(announcement(FLOW, Some("s2"), set(&[("a", "finished")])), "t", Some((2, 2)));
+    let finished = identity_of(&newer);
+    for new in [NewAnnouncement { session: Some(id("s2")), ..same.clone() }, newer] {
+        assert_eq!(stored(store.commit_announcement(new).await.unwrap()).chat, None);
+    }
+    assert_eq!(store.bind_session(&id(FLOW), &id("s2"), &id("c1")).await.unwrap(), Binding::Bound(1));
+    assert_eq!(listed(&store, "c1").await, [finished, identity_of(&same)]);
+}
+
+async fn quotas_are_kept(database: &TestDatabase) {
+    let store = open(database).await;
+    chat_with_session(&store, "c1", "s1").await;
+    let amount = Quota::default().agent;
+    let quota = Quota { unbound: 2, agent: Amount { sets: 4, ..amount }, ..Quota::default() };
+    let announce = async |content: &str, session: Option<&str>| {
+        let new = announcement(FLOW, session, set(&[("a", content)]));
+        store.commit_announcement(NewAnnouncement { quota, ..new }).await.unwrap()
+    };
+    let full = |commit| matches!(commit, Commit::QuotaExceeded(_));
+    stored(announce("1", None).await);
+    stored(announce("2", Some("unbound")).await);
+    assert!(full(announce("3", Some("unbound too")).await));
+    // What is known already is brought up to date in any case.
+    assert!(!stored(announce("1", None).await).new);
+    stored(announce("3", Some("s1")).await);
+    stored(announce("4", Some("s1")).await);
+    assert!(full(announce("5", Some("s1")).await));
+    assert_eq!(store.bind_session(&id(FLOW), &id("unbound"), &id("c1")).await.unwrap(), Binding::Bound(1));
+
+    let small = Quota { manifest_bytes: 10, ..Quota::default() };
+    let new = announcement(OTHER, None, set(&[("a", "6")]));
+    assert!(full(store.commit_announcement(NewAnnouncement { quota: small, ..new }).await.unwrap()));
+
+    // An unfinished set that makes way does not count.
+    let one = Quota { agent: Amount { sets: 1, ..amount }, ..Quota::default() };
+    for content in ["7", "8", "9"] {
+        let new = of_task(announcement(OTHER, None, set(&[("a", content)])), "t", Some((1, 2)));
+        stored(store.commit_announcement(NewAnnouncement { quota: one, ..new }).await.unwrap());
+    }
+}
+
+async fn concurrent_announcements_of_one_manifest(database: &TestDatabase) {
+    let store = open(database).await;
+    let manifest = Arc::new(set(&[("a", "a"), ("b", "b")]));
+    let announce = (0..16).map(|n| {
+        let agent = format!("agent:{}", n % 4);
+        let new = announcement(&agent, None, set(&[("a", "a"), ("b", "b")]));
+        let store = store.clone();
+        async move { stored(store.commit_announcement(new).await.unwrap()) }
+    });
+    let all = futures_util::future::join_all(announce).await;
+    assert_eq!(all.iter().filter(|announced| announced.new).count(), 4);
+    let bytes = store.manifest_bytes(&manifest.identity).await.unwrap().unwrap();
+    assert_eq!(bytes, manifest.canonical);
+}
+
+async fn too_late_is_not_kept(database: &TestDatabase) {
+    let store = open(database).await;
+    let manifest = set(&[("a", "a")]);
+    let late =
+        NewAnnouncement { deadline: Some(tokio::time::Instant::now()), ..announcement(FLOW, None, manifest.clone()) };
+    assert!(store.commit_announcement(late).await.unwrap_err().is_unavailable());
+    assert_eq!(store.manifest_bytes(&manifest.identity).await.unwrap(), None);
+    // What was broken off stands in nobody's way.
+    assert!(stored(store.commit_announcement(announcement(FLOW, None, manifest)).await.unwrap()).new);
+}
