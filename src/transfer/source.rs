@@ -4,13 +4,20 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, select_all};
-
 use tokio::time::Instant;
 
 use super::TransferError;
-use super::feed::Path;
-use crate::access::{Source, Way};
-use crate::agents::Agents;
+use crate::access::{Remote, Source, Way};
+use crate::agents::{Agents, Link};
+
+/// The way to the source in use.
+#[derive(Debug, Clone)]
+pub enum Path {
+    /// An agent's connection, and its slots.
+    Relay(Link),
+    /// A place that is asked anew each time.
+    Location(Arc<Remote>),
+}
 
 /// The sources of one transfer, in order, and what is known against them.
 #[derive(Debug)]

@@ -4,14 +4,15 @@ use tokio::time::Instant;
 
 use std::sync::Arc;
 
+use super::Feed;
 use super::upstream::Upstream;
-use super::{Feed, Path};
 use crate::access::Remote;
 use crate::agents::{Read, Slot};
 use crate::protocol::limits::{DATA_PAYLOAD, READ_BYTES};
 use crate::transfer::TransferError;
 use crate::transfer::live::State;
 use crate::transfer::location::{Fetching, Wanted};
+use crate::transfer::source::Path;
 
 /// A read or fetch in flight.
 pub(super) struct Asked {

@@ -23,7 +23,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::live::Live;
 use super::pipe::{Pipe, ReaderDid};
-use super::source::Sources;
+use super::source::{Path, Sources};
 use super::{TransferError, Transfers};
 use crate::access::Readable;
 use crate::agents::{Slot, SlotRequest};
@@ -36,8 +36,6 @@ use ask::Asked;
 use search::PAUSES;
 use turn::Turn;
 use upstream::UpstreamEvent;
-
-pub use upstream::Path;
 
 /// One range of a blob on its way to a cursor.
 pub struct Feed {

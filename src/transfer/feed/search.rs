@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Feed, Path};
+use super::Feed;
 use crate::protocol::limits::READ_BYTES;
 use crate::transfer::TransferError;
 use crate::transfer::live::State;
+use crate::transfer::source::Path;
 
 /// The first and the longest pause before asking again what was refused.
 pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));

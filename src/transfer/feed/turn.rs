@@ -7,9 +7,10 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::{Feed, Path};
+use super::Feed;
 use crate::agents::Link;
 use crate::transfer::live::State;
+use crate::transfer::source::Path;
 
 /// A read whose reader takes nothing for so long gives its slot up while others wait.
 const STUCK_AFTER: Duration = Duration::from_millis(100);

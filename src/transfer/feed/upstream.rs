@@ -1,25 +1,14 @@
 //! What a feed has its bytes from: a read on an agent's connection, or a fetch from a place that an announcement names.
 
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::access::Remote;
-use crate::agents::{Link, Read, ReadEnd, ReadEvent};
+use crate::agents::{Read, ReadEnd, ReadEvent};
 use crate::protocol::ByteRange;
 use crate::transfer::location::{FetchEnd, Fetching};
-
-/// The way to the source in use.
-#[derive(Debug, Clone)]
-pub enum Path {
-    /// An agent's connection, and its slots.
-    Relay(Link),
-    /// A place that is asked anew each time.
-    Location(Arc<Remote>),
-}
 
 /// Bytes on their way.
 #[derive(Debug)]
