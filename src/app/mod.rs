@@ -121,9 +121,9 @@ impl Gateway {
         let access = Access::new(store.clone(), ACCESS_BYTES);
         let transfers = Transfers::new(Arc::clone(&agents), access.clone(), locations, limits, tracker.clone());
         let reads = Arc::clone(&transfers);
-        let fetch: Fetch = Arc::new(move |agent, readable| {
+        let fetch: Fetch = Arc::new(move |agent, readable, brought| {
             let transfers = Arc::clone(&reads);
-            async move { transfers.fetch(agent, readable).await }.boxed()
+            async move { transfers.fetch(agent, readable, &brought).await }.boxed()
         });
         let set_limits = SetLimits { quota: settings.quota, ..SetLimits::default() };
         let ended = CancellationToken::new();
