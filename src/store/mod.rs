@@ -27,6 +27,7 @@ mod manifests;
 mod nonces;
 mod offers;
 mod open;
+mod options;
 #[cfg(test)]
 mod plans;
 mod quota;
@@ -61,7 +62,7 @@ pub use links::{LinkAdded, LinkRecord};
 pub use manifests::Held;
 pub use nonces::Nonce;
 pub use offers::{Offer, Place, Scope, TaskRule};
-pub use open::{OpenError, StoreOptions};
+pub use options::{OpenError, StoreOptions};
 pub use quota::{Amount, Exceeded, Quota};
 pub use retention::Outdated;
 pub use sessions::{Binding, Session};
