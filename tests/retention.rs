@@ -6,7 +6,7 @@ mod support;
 use serde_json::Value;
 use sluice::clock::Clock;
 use sluice::protocol::timestamp;
-use sluice::store::{Outdated, Store, StoreOptions};
+use sluice::store::{Continuity, Nonce, Outdated, Store, StoreOptions};
 use sqlx::{AssertSqlSafe, Connection as _};
 use support::db::{self, TestDatabase};
 use support::{Agent, Behaviour, Client, Fault, Gateway, SampleSet, bytes, eventually, set_file, span};
@@ -185,6 +185,35 @@ async fn files_that_nobody_offers_any_more_go_with_their_sets(database: &TestDat
     .await;
 }
 
+async fn nonces_and_keys_that_guard_nothing_are_forgotten(database: &TestDatabase) {
+    let mut house = House::open(database, "0s").await;
+    let store = &house.gateway.state().store;
+    let (named, member) = ("agent:ada", "agent:https://member.example");
+    let (gone, recent) = ("agent:https://gone.example", "agent:https://recent.example");
+    house.gateway.put_chat("c1", &["user:alice", member]).await;
+    for (agent, seen) in [(named, 0), (member, 0), (gone, 0), (gone, 1), (recent, 0), (recent, 10 * DAY)] {
+        let (agent, key) = (agent.parse().unwrap(), format!("key {seen}"));
+        store.hold_keys(&agent, &[key], false, START + seen).await.unwrap();
+    }
+    let expires_at = START + HOUR;
+    store
+        .spend_nonces(vec![Nonce { principal: gone.parse().unwrap(), nonce: "n".to_owned(), expires_at }])
+        .await
+        .unwrap();
+    assert_eq!((rows(database, "keys").await, rows(database, "nonces").await), (6, 1));
+    house.pass(91 * DAY).await;
+    // Nobody has signed since.
+    house.gateway.wait_for_metric("sluice_swept_total{what=\"nonces\"}", 1.0).await;
+    eventually("the keys' end", async || (rows(database, "keys").await == 4).then_some(())).await;
+    let known = async |agent: &str| {
+        let agent = agent.parse().unwrap();
+        let held = house.gateway.state().store.hold_keys(&agent, &["new".to_owned()], true, START).await.unwrap();
+        held == Continuity::Broken
+    };
+    assert!(known(named).await && known(member).await && known(recent).await);
+    assert!(!known(gone).await, "whoever comes next is taken for it");
+}
+
 async fn nothing_of_a_deleted_chat_remains(database: &TestDatabase) {
     let house = House::open(database, "0s").await;
     let set = house.announce(7, 100, None).await;
@@ -211,6 +240,7 @@ on_both_databases!(
     the_sweep_removes_what_has_had_its_time,
     files_that_nobody_offers_any_more_go_with_their_sets,
     nothing_of_a_deleted_chat_remains,
+    nonces_and_keys_that_guard_nothing_are_forgotten,
 );
 
 async fn readiness(gateway: &Gateway) -> u16 {

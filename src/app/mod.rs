@@ -309,7 +309,8 @@ pub async fn check(settings: Settings) -> anyhow::Result<()> {
 }
 
 async fn open_store(settings: &Settings, migrate: bool, clock: &Clock) -> Result<Store, OpenError> {
-    let options = StoreOptions { migrate, clock: clock.clone(), ..StoreOptions::default() };
+    let options =
+        StoreOptions { migrate, clock: clock.clone(), chat_limit: settings.quota.chat, ..StoreOptions::default() };
     Store::open(settings.database_url.expose(), options).await
 }
 

@@ -96,6 +96,7 @@ struct Inner {
     /// SQLite's only.
     file: Option<health::DatabaseFile>,
     operation_timeout: Duration,
+    chat_limit: Amount,
     clock: Clock,
     tasks: TaskTracker,
     generation: AtomicU64,

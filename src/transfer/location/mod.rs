@@ -3,6 +3,7 @@
 
 mod fetch;
 mod oci;
+mod tokens;
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::outbound::{self, Bounds, Fetch, FetchError, Fetched, Outbound};
 use crate::protocol::digest_field::parse_repr_digest;
 use crate::protocol::{ByteRange, LocationKind, Sha256};
+use tokens::Tokens;
 
 /// Fetches of bytes at once: as many to one host as a producer serves (specification section 6).
 const BOUNDS: Bounds = Bounds { total: 1024, per_host: 16 };
@@ -105,6 +107,7 @@ pub struct Locations {
     key: GatewayKey,
     /// Scheme, host and port of this gateway's public URL.
     own: String,
+    tokens: Tokens,
     clock: Clock,
     metrics: Arc<Metrics>,
 }
@@ -124,7 +127,7 @@ impl Locations {
             }
         }
         let own = own.parse().map_or_else(|_| own.to_owned(), |url: Url| url.origin().ascii_serialization());
-        Arc::new(Self { outbound: outbound.lane(BOUNDS), key, own, clock, metrics })
+        Arc::new(Self { outbound: outbound.lane(BOUNDS), key, own, tokens: Tokens::default(), clock, metrics })
     }
 
     /// Asks for a range. Whatever answers has said that it is this range of this blob.
@@ -168,7 +171,11 @@ impl Locations {
                 let url: Url = target.parse().map_err(|_| FetchError::UrlInvalid)?;
                 accept(self.outbound.get(range_of(url, wanted, timeout)).await?, wanted)
             }
-            LocationKind::Oci => accept(oci::get(&self.outbound, target, wanted, timeout).await?, wanted),
+            LocationKind::Oci => {
+                let asker =
+                    oci::Asker { outbound: &self.outbound, tokens: &self.tokens, agent: &remote.agent, timeout };
+                accept(asker.get(target, wanted).await?, wanted)
+            }
             LocationKind::Relay | LocationKind::Other(_) => Err(Refusal::Unsupported),
         }
     }
