@@ -169,7 +169,7 @@ impl Stage {
 }
 
 fn at(kind: &str, origin: &Origin) -> Value {
-    json!({ "kind": kind, "url": origin.url("/artifacts/blobs/it") })
+    json!({ "kind": kind, "url": origin.url(&format!("/artifacts/blobs/sha256:{}", support::sha256(&blob()))) })
 }
 
 #[tokio::test]
@@ -472,6 +472,19 @@ async fn redirects_of_a_registry_end_and_are_checked() {
     assert!(stage.get().await.status.is_server_error() || stage.get().await.status == StatusCode::GONE);
     assert_eq!(round.accepted() % 4, 0, "three hops, and no more");
     assert!(stage.outcome("oci", "unreachable") >= 1.0);
+}
+
+#[tokio::test]
+async fn a_url_that_does_not_name_the_blob_is_not_asked_in_the_gateways_name() {
+    let place = Place::of(&blob(), Manners::default());
+    let origin = place.start().await;
+    let hash = support::sha256(&blob());
+    for path in ["/private/report".to_owned(), format!("/artifacts/blobs/sha256:{hash}?and=more")] {
+        let stage = Stage::new(sample(), json!([{ "kind": "https", "url": origin.url(&path) }])).await;
+        assert_eq!(stage.get().await.status, StatusCode::OK, "{path}");
+    }
+    let seen = place.seen();
+    assert!(seen.len() == 2 && seen.iter().all(|headers| headers.get("signature").is_none()), "{seen:?}");
 }
 
 #[tokio::test]
