@@ -61,7 +61,7 @@ pub use links::{LinkAdded, LinkRecord};
 pub use manifests::Held;
 pub use nonces::Nonce;
 pub use offers::{Offer, Place, Scope, TaskRule};
-pub use open::{OpenError, StoreOptions};
+pub use open::{Migrated, OpenError, StoreOptions};
 pub use quota::{Amount, Exceeded, Quota};
 pub use retention::Outdated;
 pub use sessions::{Binding, Session};
