@@ -15,7 +15,7 @@ pub struct AgentRecord {
     pub principal: Principal,
     /// When it was first held, Unix milliseconds.
     pub created_at: i64,
-    /// When a session was last opened under it, Unix milliseconds, to the minute.
+    /// When its holder was last heard of, Unix milliseconds; while it is connected, about when that began.
     pub last_seen_at: i64,
 }
 
@@ -84,6 +84,25 @@ impl Store {
             .rows_affected();
             tx.commit().await?;
             Ok(if held > 0 { Claim::Held } else { Claim::Foreign })
+        })
+        .await
+    }
+
+    /// Notes when agents that have left were last heard of, in Unix milliseconds, under names that they still hold. Those
+    /// of one connection, which are few.
+    pub async fn last_seen(&self, agents: Vec<(AgentName, Principal)>, at: i64) -> Result<(), StoreError> {
+        if agents.is_empty() {
+            return Ok(());
+        }
+        let store = self.clone();
+        self.note(async move {
+            let mut tx = store.begin().await?;
+            for (name, principal) in agents {
+                let sql = "UPDATE agents SET last_seen_at = $3 \
+                           WHERE name = $1 AND principal = $2 AND last_seen_at < $3";
+                sqlx::query(sql).bind(name.as_str()).bind(principal.as_str()).bind(at).execute(&mut *tx).await?;
+            }
+            tx.commit().await
         })
         .await
     }

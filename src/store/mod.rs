@@ -62,6 +62,7 @@ pub use links::{LinkAdded, LinkRecord};
 pub use manifests::Held;
 pub use nonces::Nonce;
 pub use offers::{Offer, Place, Scope, TaskRule};
+pub use open::Migrated;
 pub use options::{OpenError, StoreOptions};
 pub use quota::{Amount, Exceeded, Quota};
 pub use retention::Outdated;
