@@ -33,10 +33,15 @@ impl Sets {
             Ok(Decision::Read(reading)) => Ok(Decision::Read(reading)),
             decided => {
                 self.count(decided.as_ref().map(drop).map_err(|(_, refused)| refused));
-                decided.map_err(|(named, refused)| {
-                    let (event_id, sha256) = named.unwrap_or_else(|| named_in(text.as_str()));
-                    Refusal { event_id, sha256, error: refused.body() }
-                })
+                let (named, refused) = match decided {
+                    Ok(decision) => return Ok(decision),
+                    Err(refused) => refused,
+                };
+                let (event_id, sha256) = match named {
+                    Some(named) => named,
+                    None => named_in(text).await,
+                };
+                Err(Refusal { event_id, sha256, error: refused.body() })
             }
         }
     }
@@ -52,11 +57,12 @@ impl Sets {
         }
         // Held until the end: the parsed manifest is larger than its text.
         let permits = kib(text.len()).min(kib(self.limits.budget_bytes as usize));
-        let _budget = match self.budget.acquire_many(permits).await {
+        let budget = match self.budget.clone().acquire_many_owned(permits).await {
             Ok(budget) => budget,
             Err(_) => return Err((None, Refused::stopping())),
         };
-        let Claims { event_id, sha256, content } = parse_off_task(text).await.map_err(|refused| (None, refused))?;
+        let parsed = parse_off_task(text, budget).await.map_err(|refused| (None, refused))?;
+        let (Claims { event_id, sha256, content }, _budget) = parsed;
         let named = (event_id, sha256.to_hex());
         let kept = async {
             let mut content = content?;

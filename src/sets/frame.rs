@@ -94,9 +94,12 @@ pub(super) enum Inlined {
     Nothing,
 }
 
-pub(super) async fn parse_off_task(text: &Text) -> Result<Claims, Refused> {
+/// Reads a frame. `held` is what makes room for it: it goes along to where the work is done, which does not end when
+/// nobody waits for it any more, and comes back with what was read.
+pub(super) async fn parse_off_task<H: Send + 'static>(text: &Text, held: H) -> Result<(Claims, H), Refused> {
     let text = text.clone();
-    off_task(text.len(), move || parse(text.as_str())).await?
+    let (claims, held) = off_task(text.len(), move || (parse(text.as_str()), held)).await?;
+    Ok((claims?, held))
 }
 
 /// Runs work on so many bytes where it stands or on another thread, whichever costs the others less.
@@ -164,7 +167,12 @@ fn inlined(text: &str, frame: &Announcement<'_>) -> Result<Inlined, Refused> {
 }
 
 /// What a frame that cannot be read names, as far as that can be told.
-pub(super) fn named_in(text: &str) -> (Option<String>, String) {
+pub(super) async fn named_in(text: &Text) -> (Option<String>, String) {
+    let text = text.clone();
+    off_task(text.len(), move || named(text.as_str())).await.unwrap_or_default()
+}
+
+fn named(text: &str) -> (Option<String>, String) {
     #[derive(Deserialize)]
     struct Named {
         event_id: Option<serde_json::Value>,
@@ -177,5 +185,46 @@ pub(super) fn named_in(text: &str) -> (Option<String>, String) {
     match serde_json::from_str::<Named>(text) {
         Ok(named) => (short(named.event_id), short(named.sha256).unwrap_or_default()),
         Err(_) => (None, String::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The work does not end when nobody waits for it any more, and neither may what bounds it.
+    #[test]
+    fn room_for_a_frame_is_held_until_it_has_been_read() {
+        let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+        runtime.block_on(async {
+            // The one thread that reads is busy.
+            let (release, wait) = std::sync::mpsc::channel::<()>();
+            let busy = tokio::task::spawn_blocking(move || wait.recv());
+            let held = Arc::new(());
+            let text = Text::from(" ".repeat(INLINE_BYTES + 1));
+            {
+                let mut reading = std::pin::pin!(parse_off_task(&text, held.clone()));
+                assert!(futures_util::poll!(&mut reading).is_pending());
+            }
+            assert_eq!(Arc::strong_count(&held), 2, "given back although the frame is still to be read");
+            release.send(()).unwrap();
+            busy.await.unwrap().unwrap();
+            // After the reading, which was in the queue before.
+            tokio::task::spawn_blocking(|| ()).await.unwrap();
+            assert_eq!(Arc::strong_count(&held), 1);
+        });
+    }
+
+    #[tokio::test]
+    async fn what_a_refused_frame_names_is_echoed_when_it_is_short() {
+        for padding in [0, INLINE_BYTES] {
+            let text = |sha256: &str| {
+                let padding = " ".repeat(padding);
+                Text::from(format!(r#"{{"event_id":"e1","sha256":"{sha256}","other":[{padding}]}}"#))
+            };
+            assert_eq!(named_in(&text("ab")).await, (Some("e1".to_owned()), "ab".to_owned()));
+            assert_eq!(named_in(&text(&"a".repeat(ECHO_BYTES + 1))).await, (Some("e1".to_owned()), String::new()));
+            assert_eq!(named_in(&Text::from("x".repeat(padding + 1))).await, (None, String::new()));
+        }
     }
 }

@@ -62,10 +62,13 @@ impl Reading {
         self.turn.end();
         self.sets.metrics.announcements_reading.dec();
         self.sets.count(outcome.as_ref().map(drop));
-        outcome.map_err(|refused| {
-            let (event_id, sha256) = named_in(self.text.as_str());
-            Refusal { event_id, sha256, error: refused.body() }
-        })
+        match outcome {
+            Ok(accepted) => Ok(accepted),
+            Err(refused) => {
+                let (event_id, sha256) = named_in(&self.text).await;
+                Err(Refusal { event_id, sha256, error: refused.body() })
+            }
+        }
     }
 
     async fn decide(&self, deadline: Instant) -> Result<Accepted, Refused> {
@@ -83,7 +86,7 @@ impl Reading {
 
     /// Decides with a place, or gives it up for others when it brings too little: what came by then is read again.
     async fn decide_at(&self, place: &Place, deadline: Instant) -> Result<Option<Accepted>, Refused> {
-        let Claims { sha256, content, .. } = parse_off_task(&self.text).await?;
+        let (Claims { sha256, content, .. }, ()) = parse_off_task(&self.text, ()).await?;
         let mut content = content?;
         let inlined = std::mem::replace(&mut content.inlined, Inlined::Nothing);
         let tree = tokio::select! {
