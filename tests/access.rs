@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use sets::{announcement, id, open, read, set, value};
 use sluice::access::{Access, BlobAnswer, BlobRequest, FileAccess, Readable, Way};
 use sluice::identity::Caller;
+use sluice::protocol::frames::Progress;
 use sluice::protocol::{Location, LocationKind, Manifest, Sha256};
 use sluice::store::{Commit, NewAnnouncement, Store};
 
@@ -21,13 +22,20 @@ on_both_databases!(
     everyone_is_every_caller,
     a_hash_alone_grants_nothing,
     sources_are_the_readable_announcements,
-    another_size_is_another_blob,
+    who_announced_a_blob_first_stays_the_first,
+    another_claim_is_a_later_one,
+    a_rank_survives_the_binding_of_the_next_state,
+    contradicting_sizes_are_settled_by_the_whole,
+    a_contradiction_counts_however_many_offers_hide_it,
     contradicting_chunk_lists_are_nobodys,
     a_location_reaches_the_announcing_agent_only,
     a_reassigned_name_takes_its_relay_along,
     one_agent_with_many_sets_is_one_source,
     a_task_that_is_sent_must_match,
+    a_set_may_be_asked_for_by_its_tasks_only,
     a_manifest_is_read_by_its_hash,
+    a_manifests_hash_is_the_manifest_whoever_announces_it,
+    what_no_entry_is_named_is_not_looked_for,
     an_agent_is_asked_for_by_name,
     a_failure_is_not_remembered,
 );
@@ -184,20 +192,135 @@ fn entry(change: Value) -> Manifest {
     read(&value)
 }
 
-async fn another_size_is_another_blob(database: &TestDatabase) {
-    let (store, access) = house(database).await;
+/// Two chunks' worth of bytes under this hash, with a chunk list that begins with the hash of `first`.
+fn claim(path: &str, size: u64, first: &str) -> Value {
     let hash = Sha256::of(b"bytes");
+    let chunks = json!({ "chunkSize": 262_144, "hashes": [Sha256::of(first.as_bytes()), hash] });
+    json!({ "path": path, "size": size, "sha256": hash, "mediaType": "text/plain", "chunks": chunks })
+}
+
+/// An unrelated file.
+fn filler(path: &str) -> Value {
+    json!({ "path": path, "size": 1, "sha256": Sha256::of(path.as_bytes()), "mediaType": "text/plain" })
+}
+
+/// A state of task `t`, of which so much is done.
+fn state(agent: &str, session: &str, entries: Vec<Value>, done: u64) -> NewAnnouncement {
+    let mut value = value(&[], None);
+    value["entries"] = Value::Array(entries);
+    let new = announcement(agent, Some(session), read(&value));
+    NewAnnouncement { task: Some(id("t")), progress: Some(Progress { done, total: 9 }), ..new }
+}
+
+/// Alice may read what either agent announces.
+async fn shared_house(database: &TestDatabase) -> (Store, Access) {
+    let (store, access) = house(database).await;
     store.add_participant(&id("c2"), &id("user:alice")).await.unwrap();
+    (store, access)
+}
+
+/// Whichever agent it is, and however many states of its task the announcement goes through.
+async fn who_announced_a_blob_first_stays_the_first(database: &TestDatabase) {
+    for (first, second) in [((FLOW, "c1-flow"), (OTHER, "c2-other")), ((OTHER, "c2-other"), (FLOW, "c1-flow"))] {
+        let database = match database.is_postgres() {
+            true => &TestDatabase::postgres().await.unwrap(),
+            false => &TestDatabase::sqlite(),
+        };
+        let (store, access) = shared_house(database).await;
+        let hash = Sha256::of(b"bytes");
+        let seen = async || blob(&access, &caller("user:alice"), &hash).await.unwrap();
+        announce(&store, state(first.0, first.1, vec![claim("a", 300_000, "true")], 1)).await;
+        let alone = seen().await;
+        assert_eq!((alone.size, agents(&alone), alone.chunks.is_some()), (300_000, vec![first.0], true));
+        announce(&store, state(second.0, second.1, vec![claim("x", 300_001, "false")], 1)).await;
+        let states = [
+            vec![filler("0"), claim("a", 300_000, "true")],
+            vec![claim("elsewhere", 300_000, "true"), filler("0"), claim("z", 300_000, "true")],
+            vec![filler("1"), claim("a", 300_000, "true")],
+        ];
+        for (done, entries) in (2..).zip(states) {
+            // The second goes on too.
+            announce(
+                &store,
+                state(second.0, second.1, vec![filler(&done.to_string()), claim("x", 300_001, "false")], done),
+            )
+            .await;
+            announce(&store, state(first.0, first.1, entries, if done == 4 { 9 } else { done })).await;
+            let found = seen().await;
+            assert_eq!((found.size, agents(&found)), (300_000, vec![first.0]), "state {done}");
+            assert!(found.chunks.is_none(), "only the whole can tell");
+        }
+    }
+}
+
+/// A place is a blob's, and not its task's: what a task lists later, or says otherwise, came later.
+async fn another_claim_is_a_later_one(database: &TestDatabase) {
+    let (store, access) = shared_house(database).await;
+    let hash = Sha256::of(b"bytes");
+    let seen = async || blob(&access, &caller("user:alice"), &hash).await.unwrap();
+    announce(&store, state(FLOW, "c1-flow", vec![filler("0")], 1)).await;
+    announce(&store, state(OTHER, "c2-other", vec![claim("x", 300_000, "true")], 1)).await;
+    announce(&store, state(FLOW, "c1-flow", vec![filler("0"), claim("a", 300_001, "false")], 2)).await;
+    assert_eq!((seen().await.size, agents(&seen().await)), (300_000, vec![OTHER]));
+    // And on it goes.
+    announce(&store, state(OTHER, "c2-other", vec![filler("y"), claim("x", 300_002, "false")], 2)).await;
+    assert_eq!((seen().await.size, agents(&seen().await)), (300_001, vec![FLOW]));
+}
+
+async fn a_rank_survives_the_binding_of_the_next_state(database: &TestDatabase) {
+    let (store, access) = shared_house(database).await;
+    let hash = Sha256::of(b"bytes");
+    announce(&store, state(FLOW, "c1-flow", vec![claim("a", 300_000, "true")], 1)).await;
+    announce(&store, state(OTHER, "c2-other", vec![claim("x", 300_001, "false")], 1)).await;
+    announce(&store, state(FLOW, "later", vec![filler("0"), claim("a", 300_000, "true")], 2)).await;
+    store.bind_session(&id(FLOW), &id("later"), &id("c1")).await.unwrap();
+    assert_eq!(store.sets(&id("c1"), None, 10).await.unwrap().items.len(), 1, "the first state has made way");
+    let found = blob(&access, &caller("user:alice"), &hash).await.unwrap();
+    assert_eq!((found.size, agents(&found)), (300_000, vec![FLOW]));
+}
+
+async fn contradicting_sizes_are_settled_by_the_whole(database: &TestDatabase) {
+    let (store, access) = shared_house(database).await;
+    let (alice, hash) = (caller("user:alice"), Sha256::of(b"bytes"));
     let chunks = json!({ "chunkSize": 262_144, "hashes": [hash, hash] });
     announce(&store, announcement(OTHER, Some("c2-other"), entry(json!({ "size": 300_000, "chunks": chunks })))).await;
+    assert!(blob(&access, &alice, &hash).await.unwrap().chunks.is_some());
     announce(&store, announcement(FLOW, Some("c1-flow"), entry(json!({})))).await;
+    let found = blob(&access, &alice, &hash).await.unwrap();
+    assert_eq!((found.size, agents(&found)), (300_000, vec![OTHER]), "the first one's bytes stay");
+    assert!(found.chunks.is_none(), "its list is contradicted");
+    // Whoever may not read the other set knows of no contradiction.
+    assert!(blob(&access, &caller("user:bob"), &hash).await.unwrap().chunks.is_some());
+    // By its agent's name, too, others' word counts.
+    let name = id("other");
+    let by_name = access.blob(&alice, BlobRequest { agent: Some(&name), ..plain(&hash) }).await.unwrap();
+    assert!(matches!(by_name, BlobAnswer::Blob(found) if found.chunks.is_none() && found.size == 300_000));
+    // By its path, a file is what its own entry says.
+    for (agent, chat, change, size) in
+        [(FLOW, "c1", json!({}), 5), (OTHER, "c2", json!({ "size": 300_000, "chunks": chunks }), 300_000)]
+    {
+        let found = file(&access, &alice, chat, &entry(change).identity, "a").await.unwrap().readable;
+        assert_eq!((found.size, agents(&found)), (size, vec![agent]));
+        assert_eq!(found.chunks.is_some(), size > 5);
+    }
+}
+
+/// More announcements than are looked at for an answer.
+async fn a_contradiction_counts_however_many_offers_hide_it(database: &TestDatabase) {
+    let (store, access) = shared_house(database).await;
+    let hash = Sha256::of(b"bytes");
+    for n in 0..70 {
+        let mut value = value(&[], None);
+        value["entries"] = json!([filler(&n.to_string()), claim("x", 300_000, "false")]);
+        announce(&store, announcement(OTHER, Some("c2-other"), read(&value))).await;
+    }
     let found = blob(&access, &caller("user:alice"), &hash).await.unwrap();
-    assert_eq!((found.size, agents(&found)), (300_000, vec![OTHER]));
-    assert_eq!(found.chunks.as_ref().unwrap().hashes, [hash, hash]);
-    let set = entry(json!({})).identity;
-    let found = file(&access, &caller("user:alice"), "c1", &set, "a").await.unwrap().readable;
-    assert_eq!((found.size, agents(&found)), (5, vec![FLOW]));
-    assert!(found.chunks.is_none());
+    assert_eq!((agents(&found), found.chunks.is_some()), (vec![OTHER], true));
+    let mut value = value(&[], None);
+    value["entries"] = json!([claim("a", 300_000, "true")]);
+    announce(&store, announcement(FLOW, Some("c1-flow"), read(&value))).await;
+    let found = blob(&access, &caller("user:alice"), &hash).await.unwrap();
+    assert_eq!((found.sources[0].agent.as_str(), found.chunks.is_some()), (OTHER, false));
 }
 
 async fn contradicting_chunk_lists_are_nobodys(database: &TestDatabase) {
@@ -311,11 +434,93 @@ async fn a_manifest_is_read_by_its_hash(database: &TestDatabase) {
     announce(&store, announcement(FLOW, Some("c1-flow"), manifest.clone())).await;
     for _ in 0..2 {
         match access.blob(&caller("user:alice"), plain(&manifest.identity)).await.unwrap() {
-            BlobAnswer::Manifest(bytes) => assert_eq!(bytes, manifest.canonical),
+            BlobAnswer::Manifest(found) => {
+                assert_eq!(access.read(&found).await.unwrap().unwrap(), manifest.canonical);
+                assert_eq!(found.size, manifest.canonical.len() as u64);
+            }
             other => panic!("{other:?}"),
         }
         let bobs = access.blob(&caller("user:bob"), plain(&manifest.identity)).await.unwrap();
         assert!(matches!(bobs, BlobAnswer::NotFound));
+    }
+}
+
+/// By the manifest's task or an announcement's, whichever way the set is asked for.
+async fn a_set_may_be_asked_for_by_its_tasks_only(database: &TestDatabase) {
+    let (store, access) = house(database).await;
+    let alice = caller("user:alice");
+    let tasked = read(&value(&[("a", "tasked")], Some("t1")));
+    for task in ["t2", "t3"] {
+        let new = announcement(FLOW, Some("c1-flow"), tasked.clone());
+        announce(&store, NewAnnouncement { task: Some(id(task)), ..new }).await;
+    }
+    announce(&store, announcement(FLOW, Some("c1-flow"), set(&[("free", "free")]))).await;
+    let files = store.latest_files(&id("c1"), None, 10).await.unwrap().items;
+    for (manifest, path, allowed) in [(&tasked, "a", &["t1", "t2", "t3"][..]), (&set(&[("free", "free")]), "free", &[])]
+    {
+        let by_set = access.set(&alice, &id("c1"), &manifest.identity).await.unwrap().unwrap();
+        let by_path = file(&access, &alice, "c1", &manifest.identity, path).await.unwrap();
+        let version = files.iter().find(|file| file.path == path).unwrap().file;
+        let by_version = access.version(&alice, &id("c1"), version, 1).await.unwrap().unwrap();
+        for tasks in [&by_set.tasks, &by_path.tasks, &by_version.tasks] {
+            assert!(tasks.allow(None));
+            for named in ["t1", "t2", "t3", "t4", "", "t1, t1"] {
+                assert_eq!(tasks.allow(Some(named)), allowed.contains(&named), "{path} {named}");
+            }
+        }
+        assert_eq!(access.read(&by_set.manifest).await.unwrap().unwrap(), manifest.canonical);
+        assert!(access.set(&caller("user:bob"), &id("c1"), &manifest.identity).await.unwrap().is_none());
+        assert!(access.set(&alice, &id("c2"), &manifest.identity).await.unwrap().is_none());
+    }
+}
+
+/// The gateway has a manifest's bytes itself: whoever announces a file of its hash, before or after, changes nothing.
+async fn a_manifests_hash_is_the_manifest_whoever_announces_it(database: &TestDatabase) {
+    let (store, access) = shared_house(database).await;
+    let manifest = read(&value(&[("a", "a")], Some("t1")));
+    let hash = manifest.identity;
+    let hijack = |n: u64| {
+        let mut value = value(&[], None);
+        let file = json!({ "path": "x", "size": 5 + n, "sha256": hash, "mediaType": "text/plain" });
+        value["entries"] = json!([file]);
+        announcement(OTHER, Some("c2-other"), read(&value))
+    };
+    announce(&store, hijack(0)).await;
+    let bob = blob(&access, &caller("user:bob"), &hash).await.unwrap();
+    assert_eq!((bob.size, agents(&bob)), (5, vec![OTHER]), "who may not read the manifest has what there is");
+    announce(&store, announcement(FLOW, Some("c1-flow"), manifest.clone())).await;
+    announce(&store, hijack(1)).await;
+    let alice = caller("user:alice");
+    let (flow, other) = (id("flow"), id("other"));
+    for agent in [None, Some(&flow), Some(&other)] {
+        match access.blob(&alice, BlobRequest { agent, ..plain(&hash) }).await.unwrap() {
+            BlobAnswer::Manifest(found) => {
+                assert_eq!(access.read(&found).await.unwrap().unwrap(), manifest.canonical);
+                assert_eq!(found.size, manifest.canonical.len() as u64);
+            }
+            answer => panic!("{agent:?}: {answer:?}"),
+        }
+    }
+    // Nor does a rule that only the file's set passes.
+    let ask = async |task, require_task| {
+        access.blob(&alice, BlobRequest { task, require_task, ..plain(&hash) }).await.unwrap()
+    };
+    assert!(matches!(ask(None, true).await, BlobAnswer::TaskRequired));
+    assert!(matches!(ask(Some("t2"), false).await, BlobAnswer::TaskMismatch));
+    assert!(matches!(ask(Some("t1"), true).await, BlobAnswer::Manifest(_)));
+}
+
+async fn what_no_entry_is_named_is_not_looked_for(database: &TestDatabase) {
+    let (store, access) = house(database).await;
+    let manifest = set(&[("a", "a")]);
+    announce(&store, announcement(FLOW, Some("c1-flow"), manifest.clone())).await;
+    // A NUL is what Postgres takes for no text at all.
+    for path in
+        ["\0", "a\0", "", "/a", "a/", "a//a", "./a", "../a", "a\\b", "C:/a", &"a".repeat(256), &"a/".repeat(600)]
+    {
+        for who in ["user:alice", "user:bob"] {
+            assert!(file(&access, &caller(who), "c1", &manifest.identity, path).await.is_none(), "{path:?}");
+        }
     }
 }
 

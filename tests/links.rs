@@ -91,6 +91,16 @@ async fn a_link_opens_its_file_and_nothing_else(database: &TestDatabase) {
     for other in ["/l/x", &path[..path.len() - 1], &format!("{path}A"), &format!("/l/{id}")] {
         assert_eq!(house.follow(other).await.body, unknown.body, "{other}");
     }
+    // What is no link's id names none.
+    let alice = house.gateway.reader("user:alice");
+    for other in ["%00", "x", "%00000000000000000000000000000000", &"0".repeat(32), &"0".repeat(5000), &"A".repeat(32)]
+    {
+        let answer = house.gateway.ask(Method::DELETE, &format!("/v1/chats/c1/links/{other}"), &alice, None).await;
+        assert_eq!((answer.status.as_u16(), &answer.body), (404, &unknown.body), "{other}");
+    }
+    for other in ["/l/%00", &format!("{path}%00"), "/v1/chats/%00/links"] {
+        assert_eq!(house.gateway.get(other, &alice).await.status, 404, "{other}");
+    }
     // The secret is no token, and a link needs none beside it.
     let secret = path.strip_prefix("/l/").unwrap();
     assert_eq!(house.gateway.get("/v1/chats/c1/sets", secret).await.status, 401);
@@ -98,6 +108,8 @@ async fn a_link_opens_its_file_and_nothing_else(database: &TestDatabase) {
 
     for (principal, chat, body, status) in [
         ("user:alice", "c1", json!({"set": house.set.identity(), "path": "none"}), 404),
+        ("user:alice", "c1", json!({"set": house.set.identity(), "path": "\0"}), 404),
+        ("user:alice", "c1", json!({"set": house.set.identity(), "path": "b.txt\0"}), 404),
         ("user:alice", "c1", json!({"set": "0".repeat(64), "path": "b.txt"}), 404),
         ("user:alice", "c2", json!({"set": house.set.identity(), "path": "b.txt"}), 404),
         ("user:mallory", "c1", json!({"set": house.set.identity(), "path": "b.txt"}), 404),

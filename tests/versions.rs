@@ -23,6 +23,7 @@ on_both_databases!(
     an_unfinished_set_has_no_versions_yet,
     a_set_that_has_versions_does_not_make_way,
     waiting_sets_get_their_versions_at_binding,
+    a_set_that_is_kept_late_is_not_the_latest,
     versions_stay_fetchable_for_readers_of_the_chat,
     files_are_listed_by_page,
     a_deleted_chat_leaves_no_files,
@@ -179,6 +180,33 @@ async fn waiting_sets_get_their_versions_at_binding(database: &TestDatabase) {
         shown.push(of_set(&store, "c1", identity_of(new)).await[0]);
     }
     assert_eq!(shown, [Some(2), Some(3), None]);
+}
+
+/// A set whose manifest has to be read is kept when that is done, and others come in between.
+async fn a_set_that_is_kept_late_is_not_the_latest(database: &TestDatabase) {
+    let store = house(database).await;
+    keep(&store, in_chat(FLOW, "c1", set(&[("a", "1"), ("same", "0")]))).await;
+    let order = store.order();
+    let newer = set(&[("a", "3"), ("same", "0")]);
+    keep(&store, in_chat(FLOW, "c1", newer.clone())).await;
+    // Others' files, and another chat's, are not in its way.
+    keep(&store, in_chat(OTHER, "c1", set(&[("own", "x")]))).await;
+    keep(&store, in_chat(FLOW, "c2", set(&[("own", "x")]))).await;
+    let late = set(&[("a", "2"), ("same", "changed"), ("own", "2")]);
+    let new = NewAnnouncement { order: Some(order), ..in_chat(FLOW, "c1", late.clone()) };
+    assert!(keep(&store, new.clone()).await.new);
+    let a = file(&store, "c1", "a").await;
+    assert_eq!((a.sha256, a.version), (Sha256::of(b"3"), 2), "announced last");
+    let same = file(&store, "c1", "same").await;
+    assert_eq!((same.sha256, same.version), (Sha256::of(b"0"), 1), "said again after it, although it did not change");
+    let of_flow = store.latest_files(&id("c1"), None, 10).await.unwrap().items;
+    let own = of_flow.into_iter().find(|file| file.path == "own" && file.agent == id(FLOW)).unwrap();
+    assert_eq!((own.sha256, own.version), (Sha256::of(b"2"), 1), "a path that nothing later has");
+    assert_eq!(of_set(&store, "c1", late.identity).await, [None, None, Some(1)]);
+    assert_eq!(of_set(&store, "c1", newer.identity).await, [Some(2), Some(1)]);
+    // Announced again, it is what the agent says now.
+    assert!(!keep(&store, NewAnnouncement { order: None, ..new }).await.new);
+    assert_eq!(file(&store, "c1", "a").await.version, 2);
 }
 
 async fn versions_stay_fetchable_for_readers_of_the_chat(database: &TestDatabase) {

@@ -8,6 +8,7 @@
 //! It must not know who is connected, nor read bytes of blobs.
 
 mod cache;
+mod manifests;
 mod sources;
 #[cfg(test)]
 mod tests;
@@ -19,11 +20,12 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::identity::Caller;
-use crate::protocol::limits::PATH_BYTES;
+use crate::protocol::manifest::path;
 use crate::protocol::{AgentName, ChatId, Chunks, EntryKind, Location, Principal, Sha256};
-use crate::store::{FileId, Offer, Place, Scope, Store, StoreError, TaskRule};
+use crate::store::{FileId, ManifestOffer, Offer, Place, Scope, Store, StoreError, TaskRule};
 
 use cache::{Answer, Cache, Target};
+use manifests::Manifests;
 
 /// Bytes that a caller may read, and where they may come from.
 ///
@@ -34,7 +36,8 @@ pub struct Readable {
     pub sha256: Sha256,
     /// Its complete length in bytes. Every source's entry agrees on it.
     pub size: u64,
-    /// What vouches for each chunk, whichever source it comes from. Without one, only the whole blob's hash does.
+    /// What vouches for each chunk, whichever source it comes from: every source's entry has this list. Without one, only
+    /// the whole blob's hash does.
     pub chunks: Option<Arc<Chunks>>,
     /// Never empty, the one that was announced first in front, and none twice.
     pub sources: Vec<Source>,
@@ -46,6 +49,20 @@ pub struct Readable {
     pub expires_at: Option<i64>,
     /// The store's generation before this was asked: what was written since is not considered here.
     pub as_of: u64,
+}
+
+impl FileAccess {
+    /// The manifest that it is, where it is a nested one: kept here since it was announced.
+    pub fn nested_manifest(&self) -> Option<KeptManifest> {
+        let Readable { sha256, size, places, as_of, .. } = &self.readable;
+        (self.kind == EntryKind::Manifest).then(|| KeptManifest {
+            sha256: *sha256,
+            size: *size,
+            agent: self.agent.clone(),
+            places: places.clone(),
+            as_of: *as_of,
+        })
+    }
 }
 
 impl Readable {
@@ -107,9 +124,55 @@ pub async fn announced(store: &Store, agent: &Principal, wanted: Announced) -> R
     sources::announced(store, agent, wanted).await
 }
 
+/// A manifest that a caller may read. Its bytes are here, and are what their hash says.
+#[derive(Debug, Clone)]
+pub struct KeptManifest {
+    /// Its identity.
+    pub sha256: Sha256,
+    /// Bytes of its canonical form.
+    pub size: u64,
+    /// Who announced it.
+    pub agent: Principal,
+    /// The chats that allow it, as [`Readable::places`].
+    pub places: Arc<[Place]>,
+    /// As [`Readable::as_of`].
+    pub as_of: u64,
+}
+
+/// The tasks by which a set may be asked for: its manifest's and those of its announcements.
+#[derive(Debug, Clone)]
+pub struct Tasks(Arc<[String]>);
+
+impl Tasks {
+    fn of<'a>(names: impl Iterator<Item = [&'a Option<String>; 2]>) -> Self {
+        let mut names: Vec<String> = names.flatten().flatten().cloned().collect();
+        names.sort();
+        names.dedup();
+        Self(names.into())
+    }
+
+    /// Whether the set may be had by who names this task, or none.
+    pub fn allow(&self, named: Option<&str>) -> bool {
+        named.is_none_or(|named| self.0.iter().any(|task| task == named))
+    }
+}
+
+/// A set of a chat that a caller may read.
+#[derive(Debug, Clone)]
+pub struct SetAccess {
+    /// Its manifest.
+    pub manifest: KeptManifest,
+    /// The tasks it answers.
+    pub tasks: Tasks,
+}
+
 /// A file of a set that a caller may read.
 #[derive(Debug, Clone)]
 pub struct FileAccess {
+    /// Who announced it.
+    pub agent: Principal,
+    /// The tasks its sets answer.
+    pub tasks: Tasks,
     /// Its bytes.
     pub readable: Readable,
     /// Its path in the set.
@@ -131,8 +194,8 @@ pub enum BlobAnswer {
     TaskMismatch,
     /// A blob.
     Blob(Readable),
-    /// A manifest: its canonical bytes.
-    Manifest(Bytes),
+    /// A manifest.
+    Manifest(KeptManifest),
 }
 
 /// A blob that is asked for by its hash.
@@ -156,12 +219,13 @@ const OFFERS: u32 = 64;
 pub struct Access {
     store: Store,
     cache: Cache,
+    manifests: Manifests,
 }
 
 impl Access {
     /// Answers from this store, of which at most about `cache_bytes` bytes are remembered.
     pub fn new(store: Store, cache_bytes: u64) -> Self {
-        Self { store, cache: Cache::new(cache_bytes) }
+        Self { manifests: Manifests::new(store.clone()), store, cache: Cache::new(cache_bytes) }
     }
 
     /// Whether the caller takes part in a chat, and its credential is good for it.
@@ -173,6 +237,14 @@ impl Access {
         Ok(matches!(answer, Answer::Participant(true)))
     }
 
+    /// A chat's set. `None` when there is none, or the caller may not read it.
+    pub async fn set(&self, caller: &Caller, chat: &ChatId, set: &Sha256) -> Result<Option<SetAccess>, StoreError> {
+        match self.answer(caller, Target::Set(chat.clone(), *set)).await? {
+            Answer::Set(set) => Ok(set),
+            Answer::Participant(_) | Answer::File(_) | Answer::Blob(_) => Ok(None),
+        }
+    }
+
     /// A file of a chat's set. `None` when there is none, or the caller may not read it.
     pub async fn file(
         &self,
@@ -181,12 +253,13 @@ impl Access {
         set: &Sha256,
         path: &str,
     ) -> Result<Option<FileAccess>, StoreError> {
-        if path.len() > PATH_BYTES {
+        // What no entry can be named names nothing, and need not be what a database takes for text.
+        if path::check(path).is_err() {
             return Ok(None);
         }
         match self.answer(caller, Target::File(chat.clone(), *set, path.to_owned())).await? {
             Answer::File(file) => Ok(file),
-            Answer::Participant(_) | Answer::Blob(_) | Answer::Manifest => Ok(None),
+            Answer::Participant(_) | Answer::Set(_) | Answer::Blob(_) => Ok(None),
         }
     }
 
@@ -200,28 +273,21 @@ impl Access {
     ) -> Result<Option<FileAccess>, StoreError> {
         match self.answer(caller, Target::Version(chat.clone(), file, version)).await? {
             Answer::File(file) => Ok(file),
-            Answer::Participant(_) | Answer::Blob(_) | Answer::Manifest => Ok(None),
+            Answer::Participant(_) | Answer::Set(_) | Answer::Blob(_) => Ok(None),
         }
     }
 
-    /// The bytes of a nested manifest that was found as a file: kept here since it was announced.
-    pub async fn nested_manifest(&self, file: &FileAccess) -> Result<Option<Bytes>, StoreError> {
-        match file.kind {
-            EntryKind::Manifest => self.store.manifest_bytes(&file.readable.sha256).await,
-            EntryKind::File => Ok(None),
-        }
+    /// The canonical bytes of a manifest that may be read, the same ones for everybody who asks. None when it is not kept
+    /// any more.
+    pub async fn read(&self, manifest: &KeptManifest) -> Result<Option<Bytes>, StoreError> {
+        self.manifests.bytes(&manifest.sha256, manifest.size).await
     }
 
     /// A blob or manifest by its hash, from every set that the caller may read and whose task fits the request.
     pub async fn blob(&self, caller: &Caller, request: BlobRequest<'_>) -> Result<BlobAnswer, StoreError> {
         Ok(match self.answer(caller, Target::blob(request)).await? {
             Answer::Blob(blob) => blob,
-            // Up to 16 MiB, so the permission is remembered and the bytes are not.
-            Answer::Manifest => match self.store.manifest_bytes(request.sha256).await? {
-                Some(bytes) => BlobAnswer::Manifest(bytes),
-                None => BlobAnswer::NotFound,
-            },
-            Answer::Participant(_) | Answer::File(_) => BlobAnswer::NotFound,
+            Answer::Participant(_) | Answer::Set(_) | Answer::File(_) => BlobAnswer::NotFound,
         })
     }
 
@@ -254,6 +320,7 @@ impl Access {
         let ask = async {
             match &asked {
                 Target::Chat(chat) => self.store.is_participant(chat, &caller.principal).await.map(Answer::Participant),
+                Target::Set(chat, set) => self.find_set(caller, chat, set).await.map(Answer::Set),
                 Target::File(chat, set, path) => self.find_file(caller, chat, set, path).await.map(Answer::File),
                 Target::Version(chat, file, version) => {
                     let as_of = self.store.generation();
@@ -262,11 +329,19 @@ impl Access {
                 }
                 Target::Blob { agent, sha256, task, require_task } => {
                     let (agent, task, require_task) = (agent.as_ref(), task.as_deref(), *require_task);
-                    self.find_blob(caller, BlobRequest { agent, sha256, task, require_task }).await
+                    self.find_blob(caller, BlobRequest { agent, sha256, task, require_task }).await.map(Answer::Blob)
                 }
             }
         };
         self.cache.answer(&self.store, caller, target, ask).await
+    }
+
+    async fn find_set(&self, caller: &Caller, chat: &ChatId, set: &Sha256) -> Result<Option<SetAccess>, StoreError> {
+        let as_of = self.store.generation();
+        let offers = self.store.offers_of_set(scope(caller), chat, set, OFFERS).await?;
+        let tasks = Tasks::of(offers.iter().map(|offer| [&offer.task, &offer.producer_task]));
+        let first = offers.into_iter().next();
+        Ok(first.map(|first| SetAccess { manifest: kept(*set, first, as_of), tasks }))
     }
 
     async fn find_file(
@@ -289,19 +364,21 @@ impl Access {
         as_of: u64,
     ) -> Result<Option<FileAccess>, StoreError> {
         let Some(first) = offers.first().cloned() else { return Ok(None) };
+        let tasks = Tasks::of(offers.iter().map(|offer| [&offer.task, &offer.producer_task]));
         // The path names its chat: others that have the bytes are other paths.
         let (places, expires_at) = (Arc::new([first.place.clone()]), first.expires_at);
         let others = self.store.offers_of_blob(scope(caller), None, &first.sha256, TaskRule::Any, OFFERS).await?;
-        offers.extend(others.into_iter().filter(|offer| offer.size == first.size));
-        let chunks = self.store.chunks(&first.manifest, first.position).await?.map(Arc::new);
-        let mut found = sources::of(&self.store, offers).await?;
+        offers.extend(others);
         // Whoever else announced the hash may help out, but only with bytes that this entry's own list vouches for.
-        found.retain(|listed| listed.chunks == chunks);
-        let sources: Vec<Source> = found.into_iter().map(|listed| listed.source).collect();
+        offers.retain(|offer| (offer.size, &offer.list) == (first.size, &first.list));
+        let chunks = self.chunks(&first).await?;
+        let sources = sources::of(&self.store, offers).await?;
         if sources.is_empty() && first.kind == EntryKind::File {
             return Ok(None);
         }
         Ok(Some(FileAccess {
+            agent: first.agent,
+            tasks,
             readable: Readable { sha256: first.sha256, size: first.size, chunks, sources, places, expires_at, as_of },
             path: first.path.into(),
             media_type: first.media_type.into(),
@@ -309,47 +386,61 @@ impl Access {
         }))
     }
 
-    async fn find_blob(&self, caller: &Caller, request: BlobRequest<'_>) -> Result<Answer, StoreError> {
+    /// The chunk list of an offer's own entry.
+    async fn chunks(&self, offer: &Offer) -> Result<Option<Arc<Chunks>>, StoreError> {
+        if offer.list.is_empty() {
+            return Ok(None);
+        }
+        Ok(self.store.chunks(&offer.manifest, offer.position).await?.map(Arc::new))
+    }
+
+    async fn find_blob(&self, caller: &Caller, request: BlobRequest<'_>) -> Result<BlobAnswer, StoreError> {
         let rule = match request.task {
             Some(task) => TaskRule::Is(task),
             None if request.require_task => TaskRule::None,
             None => TaskRule::Any,
         };
+        let refusal = match rule {
+            TaskRule::Is(_) => BlobAnswer::TaskMismatch,
+            TaskRule::None => BlobAnswer::TaskRequired,
+            TaskRule::Any => BlobAnswer::NotFound,
+        };
         let (scope, as_of) = (scope(caller), self.store.generation());
         let (agent, sha256) = (request.agent, request.sha256);
+        // A manifest before anything else: its bytes are here and are what the hash says, whatever anybody announces.
+        let manifest = self.store.offer_of_manifest(scope, agent, sha256, rule).await?;
+        if let Some(offer) = manifest.as_ref().filter(|offer| offer.of_agent) {
+            return Ok(if offer.passes { BlobAnswer::Manifest(kept(*sha256, offer.clone(), as_of)) } else { refusal });
+        }
         let mut offers = self.store.offers_of_blob(scope, agent, sha256, rule, OFFERS).await?;
-        let mut refused = !offers.is_empty();
+        offers.retain(|offer| offer.of_agent);
+        if offers.is_empty() {
+            return Ok(BlobAnswer::NotFound);
+        }
         offers.retain(|offer| offer.passes);
-        if offers.iter().any(|offer| offer.kind == EntryKind::Manifest) {
-            // It came from its agent before its set was kept.
-            return Ok(Answer::Manifest);
+        let Some(first) = offers.first().cloned() else { return Ok(refusal) };
+        if let Some(offer) = manifest {
+            // A file to the agent that is asked for, and a manifest to another.
+            return Ok(BlobAnswer::Manifest(kept(*sha256, offer, as_of)));
         }
-        if let Some(size) = offers.first().map(|first| first.size) {
-            refused = false;
-            offers.retain(|offer| offer.size == size);
-            let places: HashSet<Place> = offers.iter().map(|offer| offer.place.clone()).collect();
-            let expiries: Option<Vec<i64>> = offers.iter().map(|offer| offer.expires_at).collect();
-            let found = sources::of(&self.store, offers).await?;
-            let chunks = sources::settled(&found);
-            let sources: Vec<Source> = found.into_iter().map(|listed| listed.source).collect();
-            if !sources.is_empty() {
-                let (places, expires_at) =
-                    (places.into_iter().collect(), expiries.and_then(|all| all.into_iter().max()));
-                let readable = Readable { sha256: *sha256, size, chunks, sources, places, expires_at, as_of };
-                return Ok(Answer::Blob(BlobAnswer::Blob(readable)));
-            }
+        // The first one's claim stands. Where others contradict it one of them lies, and only the hash of the whole can
+        // tell: no list is believed.
+        offers.retain(|offer| offer.size == first.size);
+        let chunks = if first.contested { None } else { self.chunks(&first).await? };
+        let places: HashSet<Place> = offers.iter().map(|offer| offer.place.clone()).collect();
+        let expiries: Option<Vec<i64>> = offers.iter().map(|offer| offer.expires_at).collect();
+        let sources = sources::of(&self.store, offers).await?;
+        if sources.is_empty() {
+            return Ok(BlobAnswer::NotFound);
         }
-        match self.store.manifest_announced(scope, agent, sha256, rule).await? {
-            Some(true) => return Ok(Answer::Manifest),
-            Some(false) => refused = true,
-            None => {}
-        }
-        Ok(Answer::Blob(match rule {
-            TaskRule::Is(_) if refused => BlobAnswer::TaskMismatch,
-            TaskRule::None if refused => BlobAnswer::TaskRequired,
-            _ => BlobAnswer::NotFound,
-        }))
+        let (places, expires_at) = (places.into_iter().collect(), expiries.and_then(|all| all.into_iter().max()));
+        let (sha256, size) = (*sha256, first.size);
+        Ok(BlobAnswer::Blob(Readable { sha256, size, chunks, sources, places, expires_at, as_of }))
     }
+}
+
+fn kept(sha256: Sha256, offer: ManifestOffer, as_of: u64) -> KeptManifest {
+    KeptManifest { sha256, size: offer.size, agent: offer.agent, places: [offer.place].into(), as_of }
 }
 
 fn scope(caller: &Caller) -> Scope<'_> {

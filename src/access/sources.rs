@@ -4,29 +4,21 @@ use std::sync::Arc;
 use url::Url;
 
 use super::{Announced, Readable, Remote, Source, Way};
-use crate::protocol::{AgentName, Chunks, Location, LocationKind, Principal, Sha256};
+use crate::protocol::{AgentName, Location, LocationKind, Principal};
 use crate::store::{Offer, Store, StoreError};
 
-/// Most agents whose announcements are sources of one answer: a chunk list of up to 8 MiB is looked at for each.
+/// Most agents whose announcements are sources of one answer.
 const AGENTS: usize = 8;
 /// Most sources of one announcement.
 const SOURCES: usize = 8;
 /// How deep in a URL's path an agent's own URL may lie.
 const SEGMENTS: usize = 8;
 
-/// A source, and the chunk list of its own entry: never that of another entry of the same blob.
-#[derive(Debug)]
-pub(super) struct Listed {
-    pub(super) source: Source,
-    pub(super) chunks: Option<Arc<Chunks>>,
-}
-
 /// The ways that the offers name, in the offers' order and in each one's own: one offer for each agent.
-pub(super) async fn of(store: &Store, offers: Vec<Offer>) -> Result<Vec<Listed>, StoreError> {
+pub(super) async fn of(store: &Store, offers: Vec<Offer>) -> Result<Vec<Source>, StoreError> {
     let people = People::named(store, offers.iter().flat_map(|offer| &offer.locations)).await?;
-    let mut found: Vec<Listed> = Vec::new();
+    let mut found: Vec<Source> = Vec::new();
     let mut seen: HashSet<Principal> = HashSet::new();
-    let mut lists: HashMap<(Sha256, i64), Option<Arc<Chunks>>> = HashMap::new();
     for offer in offers {
         if seen.len() == AGENTS {
             break;
@@ -35,28 +27,9 @@ pub(super) async fn of(store: &Store, offers: Vec<Offer>) -> Result<Vec<Listed>,
         if ways.is_empty() || !seen.insert(offer.agent.clone()) {
             continue;
         }
-        let entry = (offer.manifest, offer.position);
-        let chunks = match lists.get(&entry) {
-            Some(chunks) => chunks.clone(),
-            None => {
-                let chunks = store.chunks(&offer.manifest, offer.position).await?.map(Arc::new);
-                lists.insert(entry, chunks.clone());
-                chunks
-            }
-        };
-        found.extend(ways.into_iter().map(|way| {
-            let source = Source { agent: offer.agent.clone(), way };
-            Listed { source, chunks: chunks.clone() }
-        }));
+        found.extend(ways.into_iter().map(|way| Source { agent: offer.agent.clone(), way }));
     }
     Ok(found)
-}
-
-/// The chunk list for a blob that is asked for by its hash alone. Where the lists contradict each other one of them lies,
-/// and only the whole file's hash can tell: none of them is used.
-pub(super) fn settled(found: &[Listed]) -> Option<Arc<Chunks>> {
-    let contested = found.windows(2).any(|pair| pair[0].chunks != pair[1].chunks);
-    if contested { None } else { found.first()?.chunks.clone() }
 }
 
 /// Whom locations name.

@@ -155,7 +155,6 @@ impl Gateway {
             limiter: Arc::new(Limiter::new(&settings.request_limits, metrics.clone())),
             audit,
             key,
-            outbound,
             tokens,
             clock,
             metrics: metrics.clone(),

@@ -131,7 +131,7 @@ layer! {
     #[arg(long, env = "SLUICE_MAX_TRANSFERS", value_name = "N")]
     max_transfers: u32,
 
-    /// Require the Artifact-Task header for sets whose manifest names a task [default: false]
+    /// By hash, require the Artifact-Task header for sets whose manifest names a task [default: false]
     #[arg(long, env = "SLUICE_REQUIRE_TASK", value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     require_task: bool,

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::AppState;
 use super::auth::Reader;
-use super::download::{self, Content, Representation, Way};
+use super::download::{self, Content, Representation, Way, named_task};
 use super::error::Problem;
 use super::json::PathOf;
 use super::native::MANIFEST_TYPE;
@@ -53,7 +53,7 @@ async fn blob(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let sha256 = path.sha256()?;
-    let task = headers.get("artifact-task").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let task = named_task(&headers);
     let request = BlobRequest {
         agent: path.agent.as_ref(),
         sha256: &sha256,
@@ -65,7 +65,7 @@ async fn blob(
         BlobAnswer::TaskRequired => return Err(Problem::TaskRequired),
         BlobAnswer::TaskMismatch => return Err(Problem::TaskMismatch),
         BlobAnswer::Blob(readable) => (OCTET_STREAM, Content::Remote(readable)),
-        BlobAnswer::Manifest(bytes) => (MANIFEST_TYPE, Content::Here(sha256, bytes)),
+        BlobAnswer::Manifest(manifest) => (MANIFEST_TYPE, Content::Here(manifest)),
     };
     let (name, media_type) = (sha256.to_hex(), media_type.to_owned());
     let representation = Representation { name, media_type, content, way: Way::default() };

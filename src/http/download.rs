@@ -13,9 +13,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
 use super::error::Problem;
 pub use super::reading::Way;
-use super::reading::{Held, Reading, Transferred};
+use super::reading::{Reading, Transferred};
 use super::{AppState, server};
-use crate::access::Readable;
+use crate::access::{KeptManifest, Readable};
 use crate::identity::Caller;
 use crate::protocol::conditional::{EntityTag, Precondition};
 use crate::protocol::range::Selection;
@@ -49,34 +49,35 @@ pub struct Representation {
 pub enum Content {
     /// With agents.
     Remote(Readable),
-    /// Here, with their hash.
-    Here(Sha256, Bytes),
+    /// Here.
+    Here(KeptManifest),
 }
 
 impl Content {
     fn by_relay(self) -> Option<Self> {
         match self {
             Self::Remote(readable) => readable.by_relay().map(Self::Remote),
-            here @ Self::Here(..) => Some(here),
+            here @ Self::Here(_) => Some(here),
         }
     }
 
     fn sha256(&self) -> Sha256 {
         match self {
             Self::Remote(readable) => readable.sha256,
-            Self::Here(sha256, _) => *sha256,
+            Self::Here(manifest) => manifest.sha256,
         }
     }
 
     fn size(&self) -> u64 {
         match self {
             Self::Remote(readable) => readable.size,
-            Self::Here(_, bytes) => bytes.len() as u64,
+            Self::Here(manifest) => manifest.size,
         }
     }
 }
 
-/// Answers a GET or HEAD of a representation that the caller may read. HEAD asks no agent.
+/// Answers a GET or HEAD of a representation that the caller may read. What has no body asks no agent, and reads nothing
+/// of what is here.
 pub async fn serve(
     state: &AppState,
     caller: &Caller,
@@ -106,28 +107,28 @@ pub async fn serve(
     };
     let bytes = range.unwrap_or(ByteRange::whole(size));
     let mut response = head(&representation, &etag, range, size);
-    let begin = || Reading::begin(state, caller, representation.way.clone(), sha256, bytes);
-    let (body, coverage) = match representation.content {
-        Content::Here(..) if method == Method::HEAD => (Body::empty(), Coverage::Full),
-        Content::Here(_, content) => (Body::new(Held::new(slice(&content, bytes), begin())), Coverage::Full),
-        Content::Remote(readable) if method == Method::HEAD => {
-            (Body::empty(), Verifier::new(bytes, size, sha256, readable.chunks).coverage())
-        }
-        Content::Remote(readable) => {
-            let reading = begin();
-            let cursor =
-                match state.transfers.open(caller.principal.clone(), readable, bytes, server::stream_cut()).await {
-                    Ok(cursor) => cursor,
-                    Err(error) => return Err(reading.fail(error).into()),
-                };
-            let coverage = cursor.coverage();
-            (Body::new(Transferred::new(cursor, reading)), coverage)
-        }
+    let (body, coverage) = if method == Method::GET {
+        let reading = Reading::begin(state, caller, representation.way.clone(), sha256, bytes);
+        let (reader, cut) = (caller.principal.clone(), server::stream_cut());
+        let opened = match representation.content {
+            Content::Here(manifest) => state.transfers.open_kept(reader, manifest, bytes, cut).await,
+            Content::Remote(readable) => state.transfers.open(reader, readable, bytes, cut).await,
+        };
+        let cursor = match opened {
+            Ok(cursor) => cursor,
+            Err(error) => return Err(reading.fail(error).into()),
+        };
+        let coverage = cursor.coverage();
+        (Body::new(Transferred::new(cursor, reading)), coverage)
+    } else {
+        let coverage = match representation.content {
+            Content::Here(_) => Coverage::Full,
+            Content::Remote(readable) => Verifier::new(bytes, size, sha256, readable.chunks).coverage(),
+        };
+        (Body::empty(), coverage)
     };
     response.headers_mut().insert(SLUICE_VERIFIED, HeaderValue::from_static(coverage_name(coverage)));
-    if method == Method::GET {
-        *response.body_mut() = body;
-    }
+    *response.body_mut() = body;
     Ok(response)
 }
 
@@ -168,6 +169,13 @@ fn not_modified(etag: &EntityTag) -> Response {
     response
 }
 
+/// The task that a request names (specification section 2). Two lines are one list (RFC 9110 section 5.3), which is no
+/// task's name.
+pub fn named_task(headers: &HeaderMap) -> Option<String> {
+    let lines: Vec<_> = headers.get_all("artifact-task").iter().map(|line| line.as_bytes()).collect();
+    (!lines.is_empty()).then(|| String::from_utf8_lossy(&lines.join(&b", "[..])).into_owned())
+}
+
 fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) -> bool {
     HeaderValue::from_str(value).map(|value| headers.insert(name, value)).is_ok()
 }
@@ -179,11 +187,6 @@ fn selection(headers: &HeaderMap, size: u64) -> Selection {
         (Some(range), None) => Selection::of(Some(range.as_bytes()), size),
         _ => Selection::Whole,
     }
-}
-
-fn slice(content: &Bytes, range: ByteRange) -> Bytes {
-    // The range lies within the content's length, which is a usize.
-    content.slice(range.start as usize..range.end as usize)
 }
 
 /// The value of `Sluice-Verified`.

@@ -216,7 +216,7 @@ impl From<TransferError> for Problem {
             TransferError::BlobGone => Self::BlobGone,
             TransferError::TooManyTransfers { limit } => Self::TooManyTransfers { limit, retry_after: SOON },
             TransferError::Revoked => Self::NotFound,
-            TransferError::Cancelled | TransferError::ReaderStalled => Self::Unavailable,
+            TransferError::Unavailable | TransferError::Cancelled | TransferError::ReaderStalled => Self::Unavailable,
         }
     }
 }

@@ -67,6 +67,10 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathOf<
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        // No name holds a NUL, and not every database takes one for text.
+        if parts.uri.path().contains("%00") {
+            return Err(Problem::NotFound);
+        }
         let path = Path::<T>::from_request_parts(parts, state).await;
         path.map(|Path(value)| Self(value)).map_err(|_: PathRejection| Problem::NotFound)
     }

@@ -135,13 +135,27 @@ async fn list(
     Ok(Json(LinkList { links: links.into_iter().map(view).collect() }))
 }
 
+/// What names a link to its maker: 32 hex digits. Anything else is no link's.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "String")]
+struct LinkId(String);
+
+impl TryFrom<String> for LinkId {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let is_id = text.len() == 32 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        if is_id { Ok(Self(text)) } else { Err("a link's id is 32 hex digits") }
+    }
+}
+
 async fn revoke(
     Visitor(caller): Visitor,
     State(state): State<AppState>,
-    PathOf((chat, id)): PathOf<(ChatId, String)>,
+    PathOf((chat, id)): PathOf<(ChatId, LinkId)>,
 ) -> Result<StatusCode, Problem> {
     participant(&state, &caller, &chat).await?;
-    match state.store.remove_link(&caller.principal, &chat, &id).await? {
+    match state.store.remove_link(&caller.principal, &chat, &id.0).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(Problem::NotFound),
     }

@@ -42,7 +42,6 @@ use crate::clock::Clock;
 use crate::config::PublicUrl;
 use crate::identity::{GatewayKey, HandedOut, Signatures, Tokens};
 use crate::metrics::Metrics;
-use crate::outbound::Outbound;
 use crate::sets::Sets;
 use crate::store::Store;
 use crate::transfer::Transfers;
@@ -58,8 +57,6 @@ pub struct AppState {
     pub key: GatewayKey,
     /// Verifies signed requests.
     pub signatures: Signatures,
-    /// Fetches what others keep.
-    pub outbound: Outbound,
     /// The time.
     pub clock: Clock,
     /// What an operator can count.

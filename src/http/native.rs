@@ -10,13 +10,13 @@ use serde::Deserialize;
 
 use super::AppState;
 use super::auth::Visitor;
-use super::download::{self, Content, Representation, Way};
+use super::download::{self, Content, Representation, Way, named_task};
 use super::error::Problem;
 use super::json::{PathOf, QueryOf};
 use super::routes::Routes;
 use crate::access::FileAccess;
 use crate::identity::Caller;
-use crate::protocol::{ChatId, EntryKind, Sha256};
+use crate::protocol::{ChatId, Sha256};
 use crate::sets::{EntryList, SetList, VersionList};
 use crate::store::{Cursor, FileId};
 
@@ -98,13 +98,14 @@ async fn manifest(
     PathOf((chat, set)): PathOf<(ChatId, Sha256)>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    participant(&state, &caller, &chat).await?;
-    let bytes = state.sets.manifest(&chat, &set).await?.ok_or(Problem::NotFound)?;
-    let name = format!("{set}.json");
+    let found = state.access.set(&caller, &chat, &set).await?.ok_or(Problem::NotFound)?;
+    if !found.tasks.allow(named_task(&headers).as_deref()) {
+        return Err(Problem::TaskMismatch);
+    }
     let representation = Representation {
-        name,
+        name: format!("{set}.json"),
         media_type: MANIFEST_TYPE.to_owned(),
-        content: Content::Here(set, bytes),
+        content: Content::Here(found.manifest),
         way: Way { chat: Some(chat), ..Way::default() },
     };
     download::serve(&state, &caller, &method, &headers, representation).await
@@ -122,7 +123,8 @@ async fn file(
 }
 
 /// A file that was found for the caller, and the way it was found, which its path completes. A nested manifest is kept
-/// here and asks no agent.
+/// here and asks no agent. A task that the request names must be one of its sets'; none has to be named, for who asks by
+/// a set's path has named the set, and browsers can send no header.
 pub(super) async fn serve_file(
     state: &AppState,
     caller: &Caller,
@@ -130,12 +132,12 @@ pub(super) async fn serve_file(
     headers: &HeaderMap,
     (file, way): (FileAccess, Way),
 ) -> Result<Response, Problem> {
-    let content = match file.kind {
-        EntryKind::File => Content::Remote(file.readable),
-        EntryKind::Manifest => {
-            let bytes = state.access.nested_manifest(&file).await?.ok_or(Problem::NotFound)?;
-            Content::Here(file.readable.sha256, bytes)
-        }
+    if !file.tasks.allow(named_task(headers).as_deref()) {
+        return Err(Problem::TaskMismatch);
+    }
+    let content = match file.nested_manifest() {
+        Some(manifest) => Content::Here(manifest),
+        None => Content::Remote(file.readable),
     };
     let way = Way { path: Some(file.path.to_string()), ..way };
     let representation =

@@ -1,17 +1,16 @@
 //! Who holds an opaque secret: looked up in the store, and remembered until a write may have changed it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::opaque::{OpaqueKey, OpaqueSecret, Purpose};
 use super::{Caller, Tokens};
 use crate::clock::Clock;
-use crate::store::{BrowserRecord, LinkRecord, Store, StoreError};
+use crate::store::{BrowserRecord, LinkRecord, Remembered, Store, StoreError, weight_of};
 
-/// Answers remembered, a few hundred bytes each.
-const ANSWERS: u64 = 16_384;
-/// How long an answer lives at most: another process may have written.
-const TIME_TO_LIVE: Duration = Duration::from_secs(30);
+/// About how many bytes of answers are remembered, of either kind.
+const ANSWERS_BYTES: u64 = 8 << 20;
+/// What an answer takes without its texts, in bytes.
+const ANSWER: usize = 400;
 
 /// Knows the holders of cookies and links.
 #[derive(Debug, Clone)]
@@ -19,15 +18,17 @@ pub struct HandedOut {
     store: Store,
     key: OpaqueKey,
     clock: Clock,
-    browsers: Remembered<BrowserRecord>,
-    links: Remembered<LinkRecord>,
+    browsers: Holders<BrowserRecord>,
+    links: Holders<LinkRecord>,
 }
 
 impl HandedOut {
     /// Whatever is in the store and was made under the secret of these tokens.
     pub fn new(store: Store, tokens: &Tokens, clock: Clock) -> Self {
         let key = tokens.opaque_key().clone();
-        Self { store, key, clock, browsers: Remembered::new(), links: Remembered::new() }
+        let browsers = Remembered::new(ANSWERS_BYTES, browser_weight);
+        let links = Remembered::new(ANSWERS_BYTES, link_weight);
+        Self { store, key, clock, browsers, links }
     }
 
     /// What is kept of a secret.
@@ -38,7 +39,7 @@ impl HandedOut {
     /// Whom a cookie stands for. None when it is unknown, or has had its time.
     pub async fn browser(&self, cookie: &OpaqueSecret) -> Result<Option<Caller>, StoreError> {
         let hash = self.hash(Purpose::Browser, cookie);
-        let found = self.browsers.get(&self.store, &hash, self.store.browser(&hash)).await?;
+        let found = self.browsers.answer(&self.store, hash.clone(), self.store.browser(&hash)).await?;
         let found = found.filter(|browser| browser.expires_at > self.clock.unix_millis());
         Ok(found.map(|browser| Caller { principal: browser.principal, chats: browser.chats.map(Arc::from) }))
     }
@@ -46,35 +47,21 @@ impl HandedOut {
     /// What a link leads to, and who made it. None when it is unknown, or has had its time.
     pub async fn link(&self, secret: &OpaqueSecret) -> Result<Option<LinkRecord>, StoreError> {
         let hash = self.hash(Purpose::Link, secret);
-        let found = self.links.get(&self.store, &hash, self.store.link(&hash)).await?;
+        let found = self.links.answer(&self.store, hash.clone(), self.store.link(&hash)).await?;
         Ok(found.filter(|link| link.expires_at > self.clock.unix_millis()))
     }
 }
 
-#[derive(Debug, Clone)]
-struct Remembered<T: Clone + Send + Sync + 'static>(moka::sync::Cache<String, (u64, T)>);
+/// Answers by what is kept of a secret. That there is nothing is not remembered.
+type Holders<T> = Remembered<String, Option<T>>;
 
-impl<T: Clone + Send + Sync + 'static> Remembered<T> {
-    fn new() -> Self {
-        Self(moka::sync::Cache::builder().max_capacity(ANSWERS).time_to_live(TIME_TO_LIVE).build())
-    }
+fn browser_weight(_: &String, found: &Option<BrowserRecord>) -> Option<u32> {
+    let browser = found.as_ref()?;
+    let bytes = ANSWER + browser.principal.as_str().len() + weight_of(browser.chats.as_deref().unwrap_or_default());
+    Some(u32::try_from(bytes).unwrap_or(u32::MAX))
+}
 
-    /// What is known of a hash, or else what `ask` finds. That there is nothing is not remembered.
-    async fn get(
-        &self,
-        store: &Store,
-        hash: &str,
-        ask: impl Future<Output = Result<Option<T>, StoreError>>,
-    ) -> Result<Option<T>, StoreError> {
-        // Read before asking: a write that ends in between leaves an answer that is void from the start.
-        let generation = store.generation();
-        if let Some((_, found)) = self.0.get(hash).filter(|(known, _)| *known == generation) {
-            return Ok(Some(found));
-        }
-        let found = ask.await?;
-        if let Some(found) = &found {
-            self.0.insert(hash.to_owned(), (generation, found.clone()));
-        }
-        Ok(found)
-    }
+fn link_weight(_: &String, found: &Option<LinkRecord>) -> Option<u32> {
+    let link = found.as_ref()?;
+    u32::try_from(ANSWER + link.principal.as_str().len() + link.path.len()).ok()
 }

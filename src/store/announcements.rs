@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
-use sqlx::{Any, AnyConnection, Row as _, Transaction};
+use sqlx::{Any, AnyConnection, AssertSqlSafe, Row as _, Transaction};
 use tokio::time::Instant;
 
 use super::quota::{self, Exceeded, Here, Quota, Weight};
+use super::ranks::{self, Successor};
 use super::versions::{self, Set};
 use super::{Store, StoreError, manifests, rows, sessions};
 use crate::protocol::frames::Progress;
@@ -149,12 +150,14 @@ async fn carry_out(store: &Store, new: &NewAnnouncement) -> Result<(Transaction<
     };
     let Some(weight) = weigh(&mut tx, new).await? else { return Ok((tx, Commit::NotHeld)) };
     let now = store.0.clock.unix_millis();
-    let known = find(&mut tx, new, &weight, &place).await?;
+    let mut known = find(store, &mut tx, new, &weight, &place).await?;
+    if let Some((id, _)) = known
+        && !update(&mut tx, id, new, now).await?
+    {
+        known = None;
+    }
     let (id, versioned) = match known {
-        Some((id, versioned)) => {
-            update(&mut tx, id, new, now).await?;
-            (id, versioned)
-        }
+        Some(known) => known,
         None => {
             let id = new.order.map_or_else(|| store.next_id(), |order| order.0);
             if new.order.is_some() && is_overtaken(&mut tx, id, new, &place).await? {
@@ -178,9 +181,16 @@ async fn carry_out(store: &Store, new: &NewAnnouncement) -> Result<(Transaction<
             (id, false)
         }
     };
-    supersede(&mut tx, id, new, &place).await?;
+    supersede(&mut tx, id, new, (&weight.manifest, &place)).await?;
     if let (Some(chat), true, false) = (&chat, is_finished(new.progress), versioned) {
-        let set = Set { announcement: id, agent: &new.agent, chat, manifest: weight.manifest, entries: weight.entries };
+        let set = Set {
+            announcement: id,
+            agent: &new.agent,
+            chat,
+            manifest: weight.manifest,
+            entries: weight.entries,
+            late: new.order.is_some() && known.is_none(),
+        };
         versions::give(store, &mut tx, &set, now).await?;
     }
     Ok((tx, Commit::Stored(Announced { id, chat, new: known.is_none() })))
@@ -216,13 +226,16 @@ async fn weigh(conn: &mut AnyConnection, new: &NewAnnouncement) -> Result<Option
     }))
 }
 
+/// The row stays until the end of the transaction: what is said to be kept is not removed meanwhile as outdated, or with
+/// its chat.
 async fn find(
+    store: &Store,
     conn: &mut AnyConnection,
     new: &NewAnnouncement,
     weight: &Weight,
     place: &str,
 ) -> Result<Option<(i64, bool)>, sqlx::Error> {
-    let found = sqlx::query(FIND)
+    let found = sqlx::query(AssertSqlSafe(format!("{FIND}{}", store.0.dialect.for_update())))
         .bind(new.agent.as_str())
         .bind(weight.manifest.to_hex())
         .bind(new.task.as_ref().map_or("", TaskId::as_str))
@@ -244,17 +257,19 @@ async fn is_overtaken(
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
-async fn update(conn: &mut AnyConnection, id: i64, new: &NewAnnouncement, now: i64) -> Result<(), sqlx::Error> {
+/// False when it is not there any more.
+async fn update(conn: &mut AnyConnection, id: i64, new: &NewAnnouncement, now: i64) -> Result<bool, sqlx::Error> {
     let (done, total) = progress(new)?;
-    sqlx::query("UPDATE announcements SET done = $2, total = $3, locations = $4, updated_at = $5 WHERE id = $1")
-        .bind(id)
-        .bind(done)
-        .bind(total)
-        .bind(rows::locations_text(new.locations.as_deref())?)
-        .bind(now)
-        .execute(conn)
-        .await
-        .map(drop)
+    let updated =
+        sqlx::query("UPDATE announcements SET done = $2, total = $3, locations = $4, updated_at = $5 WHERE id = $1")
+            .bind(id)
+            .bind(done)
+            .bind(total)
+            .bind(rows::locations_text(new.locations.as_deref())?)
+            .bind(now)
+            .execute(conn)
+            .await?;
+    Ok(updated.rows_affected() > 0)
 }
 
 async fn insert(
@@ -291,8 +306,15 @@ async fn insert(
 }
 
 /// Removes the earlier unfinished sets of the same task in the same place.
-async fn supersede(conn: &mut AnyConnection, id: i64, new: &NewAnnouncement, place: &str) -> Result<(), sqlx::Error> {
+async fn supersede(
+    conn: &mut AnyConnection,
+    id: i64,
+    new: &NewAnnouncement,
+    (manifest, place): (&Sha256, &str),
+) -> Result<(), sqlx::Error> {
     let Some(task) = &new.task else { return Ok(()) };
+    let successor = Successor { id, agent: &new.agent, task: task.as_str(), place, manifest: *manifest };
+    ranks::carry(conn, &successor).await?;
     sqlx::query(SUPERSEDE)
         .bind(new.agent.as_str())
         .bind(task.as_str())

@@ -47,16 +47,25 @@ impl Dialect {
         }
     }
 
-    /// Holds off every other transaction that changes this agent's announcements or sessions until this one ends.
+    /// Holds off every other transaction that changes this principal's announcements, sessions or links until this one ends.
     /// SQLite has one writer anyway.
-    pub(super) async fn lock_agent(self, conn: &mut AnyConnection, agent: &Principal) -> Result<(), sqlx::Error> {
+    pub(super) async fn lock_agent(self, conn: &mut AnyConnection, principal: &Principal) -> Result<(), sqlx::Error> {
         match self {
             Self::Sqlite => Ok(()),
             Self::Postgres => sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))")
-                .bind(agent.as_str())
+                .bind(principal.as_str())
                 .execute(conn)
                 .await
                 .map(drop),
+        }
+    }
+
+    /// What makes a query in a transaction that writes hold the rows it finds until the end. SQLite has one writer
+    /// anyway.
+    pub(super) fn for_update(self) -> &'static str {
+        match self {
+            Self::Sqlite => "",
+            Self::Postgres => " FOR UPDATE",
         }
     }
 

@@ -37,11 +37,13 @@ pub enum LinkAdded {
 }
 
 impl Store {
-    /// Keeps a link, unless its maker has `limit` of them. (Two that come at once may both pass.)
+    /// Keeps a link, unless its maker has `limit` of them.
     pub async fn add_link(&self, hash: &str, link: &LinkRecord, limit: u32) -> Result<LinkAdded, StoreError> {
         let (store, hash, link) = (self.clone(), hash.to_owned(), link.clone());
         self.note(async move {
             let mut tx = store.begin().await?;
+            // Links of one maker that come at once are counted one after the other.
+            store.0.dialect.lock_agent(&mut tx, &link.principal).await?;
             let held: i64 = sqlx::query(LINKS_HELD)
                 .bind(link.principal.as_str())
                 .bind(store.0.clock.unix_millis())

@@ -10,7 +10,7 @@ use crate::protocol::{Entry, Manifest, Principal, Sha256, Tree};
 
 /// Columns of `entries`, and how many rows one statement takes: far below both databases' limits of bound values
 /// (32,766 on SQLite, 65,535 on Postgres), and no faster above.
-const ENTRY_COLUMNS: usize = 12;
+const ENTRY_COLUMNS: usize = 13;
 const ENTRY_ROWS: usize = 250;
 /// Nested manifests to a statement.
 const MANIFEST_ROWS: usize = 50;
@@ -174,7 +174,7 @@ async fn insert_entries(conn: &mut AnyConnection, tree: &Tree) -> Result<(), sql
         let some: Vec<_> = entries.by_ref().take(ENTRY_ROWS).collect();
         let sql = format!(
             "INSERT INTO entries (manifest, position, path, size, sha256, media_type, kind, chunk_size, chunk_hashes, \
-             locations, leads, owner) VALUES {}",
+             chunks_sha256, locations, leads, owner) VALUES {}",
             rows::tuples(some.len(), ENTRY_COLUMNS)
         );
         // Only the statement of full length comes again.
@@ -191,6 +191,7 @@ async fn insert_entries(conn: &mut AnyConnection, tree: &Tree) -> Result<(), sql
                 .bind(rows::kind_text(*kind))
                 .bind(chunks.as_ref().map(|chunks| rows::signed(chunks.chunk_size)).transpose()?)
                 .bind(chunks.as_ref().map(rows::hashes_bytes))
+                .bind(chunks.as_ref().map(rows::list_name))
                 .bind(rows::locations_text(locations.as_deref())?)
                 .bind(i64::from(seen.insert(*sha256)))
                 .bind(owner.map(|owner| owner.to_hex()));

@@ -1,5 +1,5 @@
 //! Everything that outlives the process: chats, participants, agents' names and keys, nonces, sessions, manifests,
-//! announcements.
+//! announcements, files and their versions, browsers, sign-in codes, links, the audit.
 //!
 //! This is the only module with SQL. One set of statements and migrations runs on SQLite and on Postgres through sqlx's
 //! `Any` driver, which knows neither booleans of SQLite nor timestamps, JSON and arrays of Postgres. Hence the
@@ -31,6 +31,8 @@ mod options;
 #[cfg(test)]
 mod plans;
 mod quota;
+mod ranks;
+mod remembered;
 mod retention;
 mod rows;
 mod sessions;
@@ -61,10 +63,11 @@ pub use keys::Continuity;
 pub use links::{LinkAdded, LinkRecord};
 pub use manifests::Held;
 pub use nonces::Nonce;
-pub use offers::{Offer, Place, Scope, TaskRule};
+pub use offers::{ManifestOffer, Offer, Place, Scope, TaskRule};
 pub use open::Migrated;
 pub use options::{OpenError, StoreOptions};
 pub use quota::{Amount, Exceeded, Quota};
+pub use remembered::{Remembered, weight_of};
 pub use retention::Outdated;
 pub use sessions::{Binding, Session};
 pub use sets::{EntryRecord, SetRecord};

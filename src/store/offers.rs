@@ -66,9 +66,47 @@ pub struct Offer {
     pub locations: Vec<Location>,
     /// When the set expires, Unix milliseconds.
     pub expires_at: Option<i64>,
+    /// Names the entry's chunk list; empty where it has none. Two that differ have different names.
+    pub list: String,
+    /// Whether its agent is the one that was asked for, where one was. Those come first.
+    pub of_agent: bool,
     /// Whether it passes the task rule. Those that pass come first.
     pub passes: bool,
+    /// Whether the offers of the blob that the searcher may see, counting those past the limit, disagree on its size or
+    /// its chunk list.
+    pub contested: bool,
 }
+
+/// An announcement that makes a manifest the searcher's to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ManifestOffer {
+    /// Who announced it.
+    pub agent: Principal,
+    /// Where, which is why the searcher may see it.
+    pub place: Place,
+    /// Bytes of the manifest's canonical form.
+    pub size: u64,
+    /// The announcement's task.
+    pub task: Option<String>,
+    /// The announced manifest's `producer.task`.
+    pub producer_task: Option<String>,
+    /// Whether its agent is the one that was asked for, where one was.
+    pub of_agent: bool,
+    /// Whether it passes the task rule.
+    pub passes: bool,
+}
+
+/// What names an entry's chunk list: a list from before it had a name is another than every other.
+const LIST: &str = "COALESCE(e.chunks_sha256, \
+    CASE WHEN e.chunk_size IS NULL THEN '' ELSE e.manifest || ':' || CAST(e.position AS TEXT) END)";
+
+/// Since when an announcement's entry stands among those of its blob.
+const RANK: &str = "COALESCE(r.since, a.id)";
+/// Where that is written, unless it is the announcement's id.
+const RANKS: &str = "LEFT JOIN ranks r ON r.announcement = a.id AND r.position = e.position";
+
+/// False, as SQL writes it here.
+const NO: &str = "CAST(0 AS BIGINT)";
 
 const COLUMNS: &str = "a.id, a.agent, a.chat, \
     (SELECT c.created_at FROM chats c WHERE c.id = a.chat) AS made_at, a.expires_at, a.manifest, a.task_id, \
@@ -107,6 +145,21 @@ fn offer(row: &AnyRow) -> Result<Offer, sqlx::Error> {
         producer_task: row.try_get("producer_task")?,
         locations,
         expires_at: row.try_get("expires_at")?,
+        list: row.try_get("list")?,
+        of_agent: row.try_get::<i64, _>("others")? == 0,
+        passes: row.try_get::<i64, _>("fails")? == 0,
+        contested: row.try_get::<i64, _>("contested")? != 0,
+    })
+}
+
+fn manifest_offer(row: &AnyRow) -> Result<ManifestOffer, sqlx::Error> {
+    Ok(ManifestOffer {
+        agent: rows::parsed(row, "agent")?,
+        place: Place { chat: rows::parsed(row, "chat")?, made_at: row.try_get("made_at")? },
+        size: rows::unsigned(row, "size")?,
+        task: row.try_get("task_id")?,
+        producer_task: row.try_get("producer_task")?,
+        of_agent: row.try_get::<i64, _>("others")? == 0,
         passes: row.try_get::<i64, _>("fails")? == 0,
     })
 }
@@ -116,6 +169,8 @@ fn offer(row: &AnyRow) -> Result<Offer, sqlx::Error> {
 pub(super) struct Search {
     pub(super) sql: String,
     pub(super) values: Vec<String>,
+    /// The text depends on who asks, so a connection that remembered it would forget others for it.
+    pub(super) is_rare: bool,
 }
 
 impl Search {
@@ -128,7 +183,7 @@ impl Search {
     /// What sorts offers that fail the rule behind those that pass.
     fn fails(&mut self, rule: TaskRule<'_>) -> String {
         let passes = match rule {
-            TaskRule::Any => return "CAST(0 AS BIGINT)".to_owned(),
+            TaskRule::Any => return NO.to_owned(),
             TaskRule::None => "m.producer_task IS NULL".to_owned(),
             TaskRule::Is(task) => {
                 let task = self.value(task);
@@ -145,20 +200,24 @@ impl Search {
             " AND EXISTS (SELECT 1 FROM participants p WHERE p.chat = a.chat AND p.principal IN ({principal}, '*'))"
         );
         let Some(chats) = scope.chats else { return };
+        self.is_rare = true;
         let chats: Vec<String> = chats.iter().map(|chat| self.value(chat.as_str())).collect();
         self.sql +=
             &if chats.is_empty() { " AND 1 = 0".to_owned() } else { format!(" AND a.chat IN ({})", chats.join(", ")) };
     }
 
-    fn of_agent(&mut self, agent: Option<&AgentName>) {
-        if let Some(name) = agent {
-            let name = self.value(name.as_str());
-            self.sql += &format!(" AND a.agent = (SELECT n.principal FROM agents n WHERE n.name = {name})");
-        }
+    /// What sorts offers of others behind those of the agent that is asked for.
+    fn others(&mut self, agent: Option<&AgentName>) -> String {
+        let Some(name) = agent else { return NO.to_owned() };
+        let name = self.value(name.as_str());
+        format!(
+            "CAST(CASE WHEN a.agent = (SELECT n.principal FROM agents n WHERE n.name = {name}) THEN 0 ELSE 1 END AS BIGINT)"
+        )
     }
 
     fn query(&self) -> Query<'_, Any, sqlx::any::AnyArguments> {
-        self.values.iter().fold(sqlx::query(AssertSqlSafe(self.sql.clone())), |query, value| query.bind(value.as_str()))
+        let query = sqlx::query(AssertSqlSafe(self.sql.clone())).persistent(!self.is_rare);
+        self.values.iter().fold(query, |query, value| query.bind(value.as_str()))
     }
 }
 
@@ -168,16 +227,18 @@ pub(super) fn file_search(scope: Scope<'_>, chat: &ChatId, manifest: &Sha256, pa
     let fails = search.fails(TaskRule::Any);
     let (chat, manifest, path) = (search.value(chat.as_str()), search.value(manifest.to_hex()), search.value(path));
     search.sql = format!(
-        "SELECT {COLUMNS}, {fails} AS fails FROM announcements a JOIN manifests m ON m.sha256 = a.manifest \
-         JOIN entries e ON e.manifest = a.manifest AND e.path = {path} {OWNER} \
+        "SELECT {COLUMNS}, {LIST} AS list, {fails} AS fails, {NO} AS others, {NO} AS contested \
+         FROM announcements a JOIN manifests m ON m.sha256 = a.manifest \
+         JOIN entries e ON e.manifest = a.manifest AND e.path = {path} {OWNER} {RANKS} \
          WHERE a.chat = {chat} AND a.manifest = {manifest}"
     );
     search.within(scope);
-    search.sql += &format!(" ORDER BY a.id LIMIT {limit}");
+    search.sql += &format!(" ORDER BY {RANK}, a.id LIMIT {limit}");
     search
 }
 
-/// The announcements that list a blob, those that pass first and then oldest first.
+/// The announcements that list a blob: those of the agent that is asked for first, then those that pass, then in the
+/// order in which they listed it, a task's later state in the place of the earlier one.
 pub(super) fn blob_search(
     scope: Scope<'_>,
     agent: Option<&AgentName>,
@@ -187,14 +248,17 @@ pub(super) fn blob_search(
 ) -> Search {
     let mut search = Search::default();
     let fails = search.fails(rule);
+    let others = search.others(agent);
     let blob = search.value(blob.to_hex());
     search.sql = format!(
-        "SELECT {COLUMNS}, {fails} AS fails FROM entries e JOIN announcements a ON a.manifest = e.manifest \
-         JOIN manifests m ON m.sha256 = e.manifest {OWNER} WHERE e.sha256 = {blob} AND e.leads = 1"
+        "SELECT {COLUMNS}, {LIST} AS list, {fails} AS fails, {others} AS others, \
+         CAST(CASE WHEN MIN(e.size) OVER () <> MAX(e.size) OVER () \
+         OR MIN({LIST}) OVER () <> MAX({LIST}) OVER () THEN 1 ELSE 0 END AS BIGINT) AS contested \
+         FROM entries e JOIN announcements a ON a.manifest = e.manifest \
+         JOIN manifests m ON m.sha256 = e.manifest {OWNER} {RANKS} WHERE e.sha256 = {blob} AND e.leads = 1"
     );
-    search.of_agent(agent);
     search.within(scope);
-    search.sql += &format!(" ORDER BY fails, a.id LIMIT {limit}");
+    search.sql += &format!(" ORDER BY others, fails, {RANK}, a.id LIMIT {limit}");
     search
 }
 
@@ -203,21 +267,37 @@ pub(super) fn version_search(scope: Scope<'_>, chat: &ChatId, (file, version): (
     let mut search = Search::default();
     let fails = search.fails(TaskRule::Any);
     let chat = search.value(chat.as_str());
-    // Numbers, so nothing that could be more than that.
     let FileId(file) = file;
+    let [file, version] = [file.to_string(), version.to_string()].map(|number| search.value(number));
     search.sql = format!(
-        "SELECT {VERSION_COLUMNS}, {fails} AS fails FROM files f \
-         JOIN file_versions v ON v.file = f.id AND v.version = {version} \
+        "SELECT {VERSION_COLUMNS}, {LIST} AS list, {fails} AS fails, {NO} AS others, {NO} AS contested FROM files f \
+         JOIN file_versions v ON v.file = f.id AND v.version = CAST({version} AS BIGINT) \
          JOIN entries e ON e.sha256 = v.sha256 AND e.leads = 1 AND e.size = v.size \
          JOIN announcements a ON a.manifest = e.manifest AND a.chat = f.chat AND a.agent = f.agent \
-         JOIN manifests m ON m.sha256 = a.manifest {OWNER} WHERE f.id = {file} AND f.chat = {chat}"
+         JOIN manifests m ON m.sha256 = a.manifest {OWNER} WHERE f.id = CAST({file} AS BIGINT) AND f.chat = {chat}"
     );
     search.within(scope);
     search.sql += &format!(" ORDER BY a.id LIMIT {limit}");
     search
 }
 
-/// One announcement of a manifest, by itself or nested in a set, that passes if any does.
+/// The announcements of a chat's set, oldest first.
+pub(super) fn set_search(scope: Scope<'_>, chat: &ChatId, manifest: &Sha256, limit: u32) -> Search {
+    let mut search = Search::default();
+    let (chat, manifest) = (search.value(chat.as_str()), search.value(manifest.to_hex()));
+    search.sql = format!(
+        "SELECT a.agent, a.chat, (SELECT c.created_at FROM chats c WHERE c.id = a.chat) AS made_at, a.task_id, \
+         m.producer_task, m.size, {NO} AS others, {NO} AS fails \
+         FROM announcements a JOIN manifests m ON m.sha256 = a.manifest \
+         WHERE a.chat = {chat} AND a.manifest = {manifest}"
+    );
+    search.within(scope);
+    search.sql += &format!(" ORDER BY a.id LIMIT {limit}");
+    search
+}
+
+/// One announcement of a manifest, by itself or nested in a set: of the agent that is asked for if there is one, and that
+/// passes if any does.
 pub(super) fn manifest_search(
     scope: Scope<'_>,
     agent: Option<&AgentName>,
@@ -226,20 +306,22 @@ pub(super) fn manifest_search(
 ) -> Search {
     let mut search = Search::default();
     let fails = search.fails(rule);
+    let others = search.others(agent);
     let manifest = search.value(manifest.to_hex());
     search.sql = format!(
-        "SELECT {fails} AS fails FROM manifest_trees t JOIN announcements a ON a.manifest = t.root \
+        "SELECT a.agent, a.chat, (SELECT c.created_at FROM chats c WHERE c.id = a.chat) AS made_at, a.task_id, \
+         m.producer_task, k.size, {others} AS others, {fails} AS fails \
+         FROM manifest_trees t JOIN manifests k ON k.sha256 = t.manifest JOIN announcements a ON a.manifest = t.root \
          JOIN manifests m ON m.sha256 = a.manifest WHERE t.manifest = {manifest}"
     );
-    search.of_agent(agent);
     search.within(scope);
-    search.sql += " ORDER BY fails LIMIT 1";
+    search.sql += " ORDER BY others, fails, a.id LIMIT 1";
     search
 }
 
 impl Store {
     /// The announcements of a chat's set that list a path, oldest first. Nothing when the set is unknown, has no such
-    /// path, or is in a chat that the scope does not cover: one query, so the three take the same time.
+    /// path, or is in a chat that the scope does not cover: the three are one question.
     pub async fn offers_of_file(
         &self,
         scope: Scope<'_>,
@@ -263,8 +345,9 @@ impl Store {
         self.offers(version_search(scope, chat, (file, version), limit)).await
     }
 
-    /// The announcements that list a blob, those that pass `rule` first and then newest first; only `agent`'s when it
-    /// is named. Nothing when the blob is unknown or outside the scope: one query, so the two take the same time.
+    /// The announcements that list a blob: `agent`'s first when it is named, then those that pass `rule`, then in the
+    /// order in which their agents first listed it. Nothing when the blob is unknown or outside the scope: the two are
+    /// one question.
     pub async fn offers_of_blob(
         &self,
         scope: Scope<'_>,
@@ -276,18 +359,36 @@ impl Store {
         self.offers(blob_search(scope, agent, blob, rule, limit)).await
     }
 
-    /// Whether a manifest is announced within the scope, by itself or nested in a set, and if so whether some announcement of it passes `rule`.
-    pub async fn manifest_announced(
+    /// The announcements of a chat's set, oldest first. Nothing when there is no such set, or the scope does not cover
+    /// its chat: the two are one question.
+    pub async fn offers_of_set(
+        &self,
+        scope: Scope<'_>,
+        chat: &ChatId,
+        manifest: &Sha256,
+        limit: u32,
+    ) -> Result<Vec<ManifestOffer>, StoreError> {
+        let search = set_search(scope, chat, manifest, limit);
+        self.bounded(async {
+            let found = search.query().fetch_all(&self.0.reader).await?;
+            found.iter().map(manifest_offer).collect()
+        })
+        .await
+    }
+
+    /// An announcement of a manifest, by itself or nested in a set: `agent`'s if there is one, and one that passes `rule`
+    /// if any does. None when it is not announced, or only outside the scope: the two are one question.
+    pub async fn offer_of_manifest(
         &self,
         scope: Scope<'_>,
         agent: Option<&AgentName>,
         manifest: &Sha256,
         rule: TaskRule<'_>,
-    ) -> Result<Option<bool>, StoreError> {
+    ) -> Result<Option<ManifestOffer>, StoreError> {
         let search = manifest_search(scope, agent, manifest, rule);
         self.bounded(async {
             let found = search.query().fetch_optional(&self.0.reader).await?;
-            found.map(|row| Ok(row.try_get::<i64, _>("fails")? == 0)).transpose()
+            found.as_ref().map(manifest_offer).transpose()
         })
         .await
     }
@@ -309,5 +410,41 @@ impl Store {
             found.iter().map(offer).collect()
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection remembers a hundred statements: those whose text is another for every question would have it forget
+    /// the others.
+    #[test]
+    fn questions_share_their_statements() {
+        let (principal, other): (Principal, Principal) = ("user:a".parse().unwrap(), "user:b".parse().unwrap());
+        let (chat, name) = ("c1".parse().unwrap(), "n".parse().unwrap());
+        let free = |principal| Scope { principal, chats: None };
+        let (one, two) = (Sha256::of(b"1"), Sha256::of(b"2"));
+        let pairs = [
+            [(1, 1), (i64::MAX, u32::MAX)]
+                .map(|(file, version)| version_search(free(&principal), &chat, (FileId(file), version), 64)),
+            [(&principal, &one, "a"), (&other, &two, "b")]
+                .map(|(who, hash, path)| file_search(free(who), &chat, hash, path, 64)),
+            [(&principal, &one), (&other, &two)].map(|(who, hash)| set_search(free(who), &chat, hash, 64)),
+            [(&principal, &one, "t"), (&other, &two, "u")]
+                .map(|(who, hash, task)| blob_search(free(who), Some(&name), hash, TaskRule::Is(task), 64)),
+            [(&principal, &one, "t"), (&other, &two, "u")]
+                .map(|(who, hash, task)| manifest_search(free(who), Some(&name), hash, TaskRule::Is(task))),
+        ];
+        for [first, second] in pairs {
+            assert_eq!(first.sql, second.sql);
+            assert!(!first.is_rare);
+        }
+        // A credential's chats are as many as they are.
+        for chats in [vec![], vec![chat.clone()], vec![chat.clone(); 200]] {
+            let scope = Scope { principal: &principal, chats: Some(&chats) };
+            assert!(blob_search(scope, None, &one, TaskRule::Any, 64).is_rare);
+            assert!(version_search(scope, &chat, (FileId(1), 1), 64).is_rare);
+        }
     }
 }

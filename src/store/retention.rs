@@ -36,7 +36,8 @@ impl Store {
     pub async fn sweep_announcements(&self, outdated: Outdated, limit: u32) -> Result<u64, StoreError> {
         let search = outdated.search();
         let one = self.bounded(async {
-            let query = sqlx::query(AssertSqlSafe(search.clone())).bind(1_i64);
+            // The text is another at each moment.
+            let query = sqlx::query(AssertSqlSafe(search.clone())).persistent(false).bind(1_i64);
             query.fetch_optional(&self.0.reader).await
         });
         if one.await?.is_none() {
@@ -47,7 +48,8 @@ impl Store {
         self.write(async move {
             let mut tx = store.begin().await?;
             let sql = format!("DELETE FROM announcements WHERE id IN ({search})");
-            let removed = sqlx::query(AssertSqlSafe(sql)).bind(i64::from(limit)).execute(&mut *tx).await?;
+            let query = sqlx::query(AssertSqlSafe(sql)).persistent(false).bind(i64::from(limit));
+            let removed = query.execute(&mut *tx).await?;
             tx.commit().await?;
             Ok(removed.rows_affected())
         })

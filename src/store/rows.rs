@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
-use crate::protocol::{Chunks, EntryKind, Location, LocationKind, Sha256};
+use crate::protocol::{Chunks, EntryKind, Hasher, Location, LocationKind, Sha256};
 
 type Result<T> = std::result::Result<T, sqlx::Error>;
 
@@ -69,6 +69,14 @@ pub(super) fn kind(row: &AnyRow) -> Result<EntryKind> {
 /// A chunk list's hashes as one value, 32 bytes each.
 pub(super) fn hashes_bytes(chunks: &Chunks) -> Vec<u8> {
     chunks.hashes.iter().flat_map(|hash| hash.0).collect()
+}
+
+/// Names a chunk list: two that differ in anything have different names.
+pub(super) fn list_name(chunks: &Chunks) -> String {
+    let mut hasher = Hasher::default();
+    hasher.update(&chunks.chunk_size.to_be_bytes());
+    chunks.hashes.iter().for_each(|hash| hasher.update(&hash.0));
+    hasher.finish().to_hex()
 }
 
 pub(super) fn chunks(row: &AnyRow) -> Result<Option<Chunks>> {

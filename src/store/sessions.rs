@@ -1,6 +1,7 @@
 use sqlx::Row as _;
 
 use super::quota::{self, Exceeded};
+use super::ranks::{self, Successor};
 use super::{Store, StoreError, rows, versions};
 use crate::protocol::{ChatId, Principal, SessionId};
 
@@ -64,9 +65,9 @@ impl Store {
                 let same = bound.is_some_and(|bound| bound.agent == agent && bound.chat == chat);
                 return Ok(if same { Binding::Unchanged } else { Binding::Conflict });
             }
-            for sql in [SAME, SUPERSEDED] {
-                move_waiting(&mut tx, sql, &agent, &session, &chat).await?;
-            }
+            move_waiting(&mut tx, SAME, &agent, &session, &chat).await?;
+            carry_ranks(&mut tx, &agent, &session, &chat).await?;
+            move_waiting(&mut tx, SUPERSEDED, &agent, &session, &chat).await?;
             // The update above holds off whoever would add to the chat.
             let limit = &store.0.chat_limit;
             if let Some(exceeded) = quota::exceeded_by_waiting(&mut tx, limit, &chat, (&agent, &session)).await? {
@@ -98,6 +99,9 @@ pub(super) async fn lookup(
 pub(super) const SAME: &str = "DELETE FROM announcements WHERE agent = $1 AND session_id = $2 AND chat IS NULL \
     AND EXISTS (SELECT 1 FROM announcements b WHERE b.agent = $1 AND b.chat = $3 \
     AND b.manifest = announcements.manifest AND COALESCE(b.task_id, '') = COALESCE(announcements.task_id, ''))";
+/// Waiting sets that may supersede others.
+pub(super) const WAITING: &str = "SELECT id, manifest, task_id FROM announcements \
+    WHERE agent = $1 AND session_id = $2 AND chat IS NULL AND task_id IS NOT NULL";
 /// Unfinished sets of the chat that a waiting set of the same task supersedes.
 pub(super) const SUPERSEDED: &str = "DELETE FROM announcements WHERE agent = $1 AND chat = $3 AND done < total AND versioned = 0 \
     AND EXISTS (SELECT 1 FROM announcements w WHERE w.agent = $1 AND w.session_id = $2 AND w.chat IS NULL \
@@ -109,6 +113,23 @@ pub(super) const BIND: &str =
 /// The finished ones among them, in the order in which they were announced.
 pub(super) const TO_VERSION: &str = "SELECT id, manifest, entries FROM announcements WHERE agent = $1 \
     AND session_id = $2 AND chat = $3 AND versioned = 0 AND COALESCE(done, 0) >= COALESCE(total, 0) ORDER BY id";
+
+/// Gives the waiting sets of a session the places of those that make way for them.
+async fn carry_ranks(
+    conn: &mut sqlx::AnyConnection,
+    agent: &Principal,
+    session: &SessionId,
+    chat: &ChatId,
+) -> Result<(), sqlx::Error> {
+    let waiting = sqlx::query(WAITING).bind(agent.as_str()).bind(session.as_str()).fetch_all(&mut *conn).await?;
+    let place = format!("c:{chat}");
+    for row in &waiting {
+        let (id, task) = (row.try_get("id")?, row.try_get::<String, _>("task_id")?);
+        let manifest = rows::parsed(row, "manifest")?;
+        ranks::carry(conn, &Successor { id, agent, task: &task, place: &place, manifest }).await?;
+    }
+    Ok(())
+}
 
 /// One step of it; how many rows it met.
 async fn move_waiting(
@@ -139,6 +160,7 @@ async fn bind_waiting(
             chat,
             manifest: rows::parsed(&row, "manifest")?,
             entries: rows::unsigned(&row, "entries")?,
+            late: false,
         };
         versions::give(store, conn, &set, store.0.clock.unix_millis()).await?;
     }

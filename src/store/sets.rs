@@ -20,16 +20,12 @@ pub struct SetRecord {
     pub agent_name: Option<AgentName>,
     /// Bytes of all its entries.
     pub size: u64,
-    /// Bytes of the manifest's canonical form.
-    pub manifest_size: u64,
     /// How many entries.
     pub entries: u64,
     /// The manifest's `createdAt`, Unix milliseconds.
     pub created_at: i64,
     /// The manifest's `expiresAt`, Unix milliseconds.
     pub expires_at: Option<i64>,
-    /// When it was announced, Unix milliseconds.
-    pub announced_at: i64,
     /// Absent for a finished set.
     pub progress: Option<Progress>,
 }
@@ -54,7 +50,7 @@ pub struct EntryRecord {
 }
 
 /// A chat's sets, newest first.
-pub(super) const SETS: &str = "SELECT a.id, a.manifest, a.task_id, a.agent, a.done, a.total, a.created_at, m.size, \
+pub(super) const SETS: &str = "SELECT a.id, a.manifest, a.task_id, a.agent, a.done, a.total, \
     m.total_size, m.entry_count, m.created_at AS manifest_created_at, m.expires_at, \
     (SELECT MIN(n.name) FROM agents n WHERE n.principal = a.agent) AS agent_name \
     FROM announcements a JOIN manifests m ON m.sha256 = a.manifest \
@@ -88,11 +84,9 @@ fn set(row: &AnyRow) -> Result<SetRecord, sqlx::Error> {
         agent: rows::parsed(row, "agent")?,
         agent_name: rows::parsed_option(row, "agent_name")?,
         size: rows::unsigned(row, "total_size")?,
-        manifest_size: rows::unsigned(row, "size")?,
         entries: rows::unsigned(row, "entry_count")?,
         created_at: row.try_get("manifest_created_at")?,
         expires_at: row.try_get("expires_at")?,
-        announced_at: row.try_get("created_at")?,
         progress,
     })
 }

@@ -78,6 +78,8 @@ pub(super) struct Set<'a> {
     pub(super) chat: &'a ChatId,
     pub(super) manifest: Sha256,
     pub(super) entries: u64,
+    /// It came earlier than it is kept, so that others may have come in between.
+    pub(super) late: bool,
 }
 
 /// Files that were not there, and new versions of those whose bytes are others now. Without a join, for which no database
@@ -85,6 +87,16 @@ pub(super) struct Set<'a> {
 pub(super) const PUT: &str = "INSERT INTO files (id, chat, agent, path, version, sha256, size, media_type, kind, \
     announcement) SELECT CAST($5 AS BIGINT) + e.position, $1, $2, e.path, 1, e.sha256, e.size, e.media_type, e.kind, $4 \
     FROM entries e WHERE e.manifest = $3 ON CONFLICT (chat, agent, path) DO UPDATE SET version = files.version + 1, \
+    sha256 = excluded.sha256, size = excluded.size, media_type = excluded.media_type, kind = excluded.kind, \
+    announcement = excluded.announcement WHERE files.sha256 <> excluded.sha256";
+/// The same for a set that is kept late: a path that a later announcement of the agent in the chat has given a version is
+/// left as it is, for the latest version is the one that was announced last.
+pub(super) const PUT_LATE: &str = "INSERT INTO files (id, chat, agent, path, version, sha256, size, media_type, kind, \
+    announcement) SELECT CAST($5 AS BIGINT) + e.position, $1, $2, e.path, 1, e.sha256, e.size, e.media_type, e.kind, $4 \
+    FROM entries e WHERE e.manifest = $3 AND NOT EXISTS (SELECT 1 FROM announcements l \
+    JOIN entries n ON n.manifest = l.manifest AND n.path = e.path \
+    WHERE l.chat = $1 AND l.agent = $2 AND l.versioned = 1 AND l.id > $4) \
+    ON CONFLICT (chat, agent, path) DO UPDATE SET version = files.version + 1, \
     sha256 = excluded.sha256, size = excluded.size, media_type = excluded.media_type, kind = excluded.kind, \
     announcement = excluded.announcement WHERE files.sha256 <> excluded.sha256";
 /// What an announcement brought, among the versions.
@@ -95,7 +107,7 @@ pub(super) const NUMBER: &str = "INSERT INTO file_versions \
 /// Gives the files of a finished set their versions.
 pub(super) async fn give(store: &Store, conn: &mut AnyConnection, set: &Set<'_>, now: i64) -> Result<(), sqlx::Error> {
     let first_id = store.next_ids(set.entries.max(1));
-    sqlx::query(PUT)
+    sqlx::query(if set.late { PUT_LATE } else { PUT })
         .bind(set.chat.as_str())
         .bind(set.agent.as_str())
         .bind(set.manifest.to_hex())

@@ -28,6 +28,9 @@ pub enum TransferError {
         /// The limit that is used up.
         limit: usize,
     },
+    /// What the gateway keeps itself cannot be read at the moment.
+    #[error("the gateway cannot read what it keeps at the moment")]
+    Unavailable,
     /// The reader took nothing of what was there for it.
     #[error("the reader took nothing for too long")]
     ReaderStalled,
@@ -46,7 +49,7 @@ impl TransferError {
     pub const SHUTDOWN: &str = "shutdown";
 
     /// Every outcome's name, so that each has its counter from the start.
-    pub const OUTCOMES: [&str; 11] = [
+    pub const OUTCOMES: [&str; 12] = [
         "complete",
         Self::READER_LEFT,
         Self::SHUTDOWN,
@@ -56,6 +59,7 @@ impl TransferError {
         "hash_mismatch",
         "blob_gone",
         "too_many_transfers",
+        "unavailable",
         "revoked",
         "cancelled",
     ];
@@ -68,6 +72,7 @@ impl TransferError {
             Self::HashMismatch => "hash_mismatch",
             Self::BlobGone => "blob_gone",
             Self::TooManyTransfers { .. } => "too_many_transfers",
+            Self::Unavailable => "unavailable",
             Self::ReaderStalled => "reader_stalled",
             Self::Revoked => "revoked",
             Self::Cancelled => "cancelled",

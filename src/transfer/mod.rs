@@ -9,6 +9,7 @@ mod budget;
 mod cursor;
 mod error;
 mod feed;
+mod kept;
 mod live;
 pub mod location;
 mod mismatch;
@@ -158,20 +159,8 @@ impl Transfers {
         let begun = tokio::time::Instant::now();
         let (places, as_of) = (readable.places.clone(), readable.as_of);
         let agent = readable.sources.first().map(|source| source.agent.clone()).ok_or(TransferError::BlobGone)?;
-        let allowance = self.admit(&reader).inspect_err(|error| self.count_end(error.code()))?;
-        let id = TransferId(self.next_transfer.fetch_add(1, Ordering::Relaxed));
-        let now = self.clock.unix_millis();
-        let live = Arc::new(Live::new(id, (reader, agent), (readable.sha256, range), now));
-        let pipe = Arc::new(Pipe::new(allowance));
-        self.running.insert(id, Running { live: live.clone(), pipe: pipe.clone(), cut, places });
-        if self.access.has_moved_on(as_of) {
-            // What was written meanwhile may have looked for this transfer before it was here.
-            self.overtaken.notify_one();
-        }
-        self.metrics.transfers_started.inc();
-        self.metrics.transfers_running.inc();
-        // From here on the cursor's drop ends the transfer, whichever way this goes.
-        let mut cursor = Cursor::new(self.clone(), pipe.clone(), live.clone());
+        let (mut cursor, pipe, live) = self.enter((reader, agent), (readable.sha256, range), (places, as_of), cut)?;
+        let now = live.since;
         if range.is_empty() {
             if readable.size == 0 && readable.sha256 != Sha256::of(b"") {
                 return Err(self.refuse(cursor, TransferError::HashMismatch));
@@ -193,6 +182,28 @@ impl Transfers {
             self.tracker.spawn(feed.finish());
         }
         Ok(cursor)
+    }
+
+    /// Admits a transfer, which is running from here on. The cursor's drop ends it, whichever way it goes.
+    fn enter(
+        self: &Arc<Self>,
+        (reader, agent): (Principal, Principal),
+        blob: (Sha256, ByteRange),
+        (places, as_of): (Arc<[Place]>, u64),
+        cut: Option<CancellationToken>,
+    ) -> Result<(Cursor, Arc<Pipe>, Arc<Live>), TransferError> {
+        let allowance = self.admit(&reader).inspect_err(|error| self.count_end(error.code()))?;
+        let id = TransferId(self.next_transfer.fetch_add(1, Ordering::Relaxed));
+        let live = Arc::new(Live::new(id, (reader, agent), blob, self.clock.unix_millis()));
+        let pipe = Arc::new(Pipe::new(allowance));
+        self.running.insert(id, Running { live: live.clone(), pipe: pipe.clone(), cut, places });
+        if self.access.has_moved_on(as_of) {
+            // What was written meanwhile may have looked for this transfer before it was here.
+            self.overtaken.notify_one();
+        }
+        self.metrics.transfers_started.inc();
+        self.metrics.transfers_running.inc();
+        Ok((Cursor::new(self.clone(), pipe.clone(), live.clone()), pipe, live))
     }
 
     /// All of a blob, in memory. The caller bounds its size. Bytes are added to `brought` as they come.

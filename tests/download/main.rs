@@ -4,7 +4,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod contested;
 mod headers;
+mod manifests;
 mod refusals;
 mod stage;
 mod table;

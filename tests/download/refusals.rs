@@ -2,12 +2,20 @@
 
 use http::Method;
 
-use crate::stage::{Answer, Stage, add, by_hash};
-use crate::support::{Gateway, SampleSet, bytes, eventually, sha256};
+use crate::on_both_databases;
+use crate::stage::{Answer, Stage, add, by_hash, sample};
+use crate::support::db::{self, TestDatabase};
+use crate::support::{Gateway, SampleSet, bytes, eventually, set_file, sha256};
 
-#[tokio::test]
-async fn unknown_and_foreign_are_one_404() {
-    let stage = Stage::new().await;
+on_both_databases!(
+    unknown_and_foreign_are_one_404,
+    a_task_that_is_named_must_be_the_sets,
+    a_task_that_is_named_must_be_the_sets_by_any_way,
+    a_file_is_gone_with_its_chat,
+);
+
+async fn unknown_and_foreign_are_one_404(database: &TestDatabase) {
+    let stage = Stage::with_set(sample(), Gateway::builder().on(database).start().await).await;
     let (alice, mallory, operator) = (stage.alice(), stage.gateway.reader("user:mallory"), stage.gateway.operator());
     let (set, other) = (stage.set.identity(), sha256(b"other"));
     let blob = stage.set.file("plain.bin").sha256.clone();
@@ -31,6 +39,17 @@ async fn unknown_and_foreign_are_one_404() {
         (format!("/artifacts/blobs/{blob}"), &alice),
         (format!("/artifacts/blobs/sha512:{blob}"), &alice),
         ("/api/blob/cas/nonsense".to_owned(), &alice),
+        // No text at all to one of the databases.
+        (format!("/v1/chats/%00/sets/{set}"), &alice),
+        (format!("/v1/chats/c1%00/sets/{set}/files/plain.bin"), &alice),
+        (format!("/v1/chats/c1/sets/{set}/files/%00"), &mallory),
+        (format!("/agents/%00/artifacts/blobs/sha256:{blob}"), &alice),
+        (format!("/agents/ada%00/artifacts/blobs/sha256:{blob}"), &alice),
+        (format!("/artifacts/blobs/sha256:{blob}%00"), &alice),
+        (format!("/api/blob/cas/{blob}%00"), &alice),
+        ("/v1/chats/c1/files/%00/versions/1".to_owned(), &alice),
+        ("/v1/chats/c1/files/af_0000000000000001/versions/%00".to_owned(), &alice),
+        ("/v1/chats/c1/files/af_7fffffffffffffff/versions/4294967295".to_owned(), &alice),
     ];
     for path in [
         "none",
@@ -41,6 +60,8 @@ async fn unknown_and_foreign_are_one_404() {
         "../../etc/passwd",
         "%2e%2e%2fa",
         "%00",
+        "plain.bin%00",
+        "%00/plain.bin",
         "%FF",
     ] {
         requests.push((format!("/v1/chats/c1/sets/{set}/files/{path}"), &alice));
@@ -112,10 +133,16 @@ async fn a_method_is_refused_by_its_route_and_a_stranger_by_its_lack_of_credenti
     }
 }
 
-#[tokio::test]
-async fn a_task_that_is_named_must_be_the_sets() {
+async fn a_task_that_is_named_must_be_the_sets(database: &TestDatabase) {
     for required in [false, true] {
-        let gateway = Gateway::builder().with(|layer| layer.require_task = Some(required)).start().await;
+        let (again, postgres) = (TestDatabase::sqlite(), TestDatabase::postgres());
+        let database = match (required, database.is_postgres()) {
+            (false, _) => database,
+            (true, false) => &again,
+            (true, true) => &postgres.await.unwrap(),
+        };
+        let builder = Gateway::builder().on(database).with(|layer| layer.require_task = Some(required));
+        let gateway = builder.start().await;
         let set = SampleSet::of([("a.bin", bytes(1, 100))]).task("task-7");
         let stage = Stage::with_set(set, gateway).await;
         let free = SampleSet::of([("b.bin", bytes(2, 100))]);
@@ -150,9 +177,63 @@ async fn a_task_that_is_named_must_be_the_sets() {
     }
 }
 
-#[tokio::test]
-async fn a_file_is_gone_with_its_chat() {
-    let stage = Stage::new().await;
+/// By a set's path none need be named, whatever is required by hash: browsers and links can name none.
+async fn a_task_that_is_named_must_be_the_sets_by_any_way(database: &TestDatabase) {
+    let builder = Gateway::builder().on(database).with(|layer| {
+        layer.require_task = Some(true);
+        layer.links = Some(true);
+    });
+    let inner = SampleSet::of([("i", bytes(1, 10))]);
+    let set = SampleSet::around(&inner, "d/inner", "a.bin").task("task-7");
+    let gateway = builder.start().await;
+    let stage = Stage::with_served(&[&inner], set, gateway).await;
+    let body = serde_json::json!({"set": stage.set.identity(), "path": "a.bin"});
+    let link = stage.gateway.ask(Method::POST, "/v1/chats/c1/links", &stage.alice(), Some(body)).await.json();
+    let link = link["url"].as_str().unwrap().strip_prefix(&stage.gateway.url).unwrap().to_owned();
+    let files = stage.gateway.get("/v1/chats/c1/files", &stage.alice()).await.json();
+    let version = files["files"].as_array().unwrap().iter().find(|file| file["path"] == "a.bin").unwrap();
+    let version = version["url"].as_str().unwrap().strip_prefix(&stage.gateway.url).unwrap().to_owned();
+    let paths = [
+        format!("/v1/chats/c1/sets/{}", stage.set.identity()),
+        set_file("c1", &stage.set, "a.bin"),
+        set_file("c1", &stage.set, "d/inner"),
+        set_file("c1", &stage.set, "d/i"),
+        version,
+        link,
+    ];
+    for path in &paths {
+        for (tasks, expected) in [
+            (&[][..], 200),
+            (&["task-7"], 200),
+            // The announcement's.
+            (&["task-sample"], 200),
+            (&["task-8"], 403),
+            (&[""], 403),
+            // Two are none that a set has, whichever comes first.
+            (&["task-7", "task-8"], 403),
+            (&["task-8", "task-7"], 403),
+            (&["task-7", "task-7"], 403),
+        ] {
+            let headers: Vec<_> = tasks.iter().map(|task| ("artifact-task", (*task).to_owned())).collect();
+            for method in [Method::HEAD, Method::GET] {
+                let answer = stage.ask(false, &method, path, &headers).await;
+                assert_eq!(answer.status, expected, "{method} {path} {tasks:?}");
+                if expected == 403 && method == Method::GET {
+                    assert_eq!(answer.code(), "task_mismatch", "{path} {tasks:?}");
+                }
+            }
+        }
+        // A stranger is told nothing of tasks.
+        if !path.starts_with("/l/") {
+            let mut request = stage.gateway.request(Method::GET, path, &stage.gateway.reader("user:mallory"), None);
+            add(&mut request, &[("artifact-task", "task-8".to_owned())]);
+            assert_eq!(stage.send(false, request).await.status, 404, "{path}");
+        }
+    }
+}
+
+async fn a_file_is_gone_with_its_chat(database: &TestDatabase) {
+    let stage = Stage::with_set(sample(), Gateway::builder().on(database).start().await).await;
     let paths: Vec<_> = stage.resources().into_iter().map(|resource| resource.path).collect();
     assert_eq!(stage.get(&paths[0], &[]).await.status, 200);
     stage.gateway.operate(Method::DELETE, "/v1/chats/c1", None).await;

@@ -35,10 +35,16 @@ impl Stage {
     }
 
     pub async fn with_set(set: SampleSet, gateway: Gateway) -> Self {
+        Self::with_served(&[], set, gateway).await
+    }
+
+    /// The agent serves these from the start, for what is nested in its set.
+    pub async fn with_served(others: &[&SampleSet], set: SampleSet, gateway: Gateway) -> Self {
         gateway.put_chat("c1", &["user:alice"]).await;
         gateway.put_chat("c2", &["user:mallory"]).await;
         gateway.bind_session("turn-1", "c1", "agent:ada").await;
         let agent = gateway.agent("ada").await;
+        others.iter().for_each(|other| agent.serve(other));
         agent.announce_in("turn-1", &set).await;
         gateway.wait_for_set("c1", &set.identity()).await;
         Self { gateway, agent, set }

@@ -1,10 +1,15 @@
 //! Announcements that are committed, superseded, bound later or refused.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
+use sluice::protocol::Sha256;
 use sluice::protocol::frames::Progress;
-use sluice::store::{Amount, Announced, Binding, Commit, Exceeded, NewAnnouncement, Quota, Store, StoreOptions};
+use sluice::store::{
+    Amount, Announced, Binding, Commit, Exceeded, LinkAdded, LinkRecord, NewAnnouncement, Quota, Store, StoreOptions,
+};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection as _};
 
 use super::db::TestDatabase;
 use super::sets::{announcement, id, identity_of, open, set};
@@ -21,6 +26,9 @@ on_both_databases!(
     a_chat_takes_no_more_waiting_sets_than_it_may_hold,
     concurrent_announcements_of_one_manifest,
     too_late_is_not_kept,
+    a_set_that_is_removed_meanwhile_is_kept_anew,
+    a_chat_that_is_deleted_meanwhile_keeps_no_files,
+    one_maker_has_so_many_links_however_they_come,
 );
 
 fn of_task(mut new: NewAnnouncement, task: &str, progress: Option<(u64, u64)>) -> NewAnnouncement {
@@ -225,4 +233,81 @@ async fn too_late_is_not_kept(database: &TestDatabase) {
     assert_eq!(store.manifest_bytes(&manifest.identity).await.unwrap(), None);
     // What was broken off stands in nobody's way.
     assert!(stored(store.commit_announcement(announcement(FLOW, None, manifest)).await.unwrap()).new);
+}
+
+/// Another connection to the database, in a transaction that writes.
+async fn begun(database: &TestDatabase) -> AnyConnection {
+    let mut conn = AnyConnection::connect(&database.url).await.unwrap();
+    let begin = if database.is_postgres() { "BEGIN" } else { "BEGIN IMMEDIATE" };
+    sqlx::query(begin).execute(&mut conn).await.unwrap();
+    conn
+}
+
+/// Ends the transaction once somebody waits for what it holds.
+async fn commit_when_waited_for(database: &TestDatabase, mut conn: AnyConnection) {
+    if let Some((server, name)) = database.on_server() {
+        let mut admin = AnyConnection::connect(server).await.unwrap();
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND wait_event_type = 'Lock'";
+        let waiting = async {
+            while sqlx::query_scalar::<_, i64>(sql).bind(name).fetch_one(&mut admin).await.unwrap() == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("nobody waits for the row");
+    }
+    // SQLite has one writer: whoever else begins has to wait, and sees what is there afterwards.
+    sqlx::query("COMMIT").execute(&mut conn).await.unwrap();
+}
+
+async fn a_set_that_is_removed_meanwhile_is_kept_anew(database: &TestDatabase) {
+    let store = open(database).await;
+    chat_with_session(&store, "c1", "s1").await;
+    let new = announcement(FLOW, Some("s1"), set(&[("a", "a")]));
+    let first = stored(store.commit_announcement(new.clone()).await.unwrap());
+    let mut sweep = begun(database).await;
+    sqlx::query("DELETE FROM announcements WHERE id = $1").bind(first.id).execute(&mut sweep).await.unwrap();
+    let (again, ()) = tokio::join!(store.commit_announcement(new.clone()), commit_when_waited_for(database, sweep));
+    let again = stored(again.unwrap());
+    assert!(again.new && again.id > first.id, "{again:?}");
+    assert_eq!(listed(&store, "c1").await, [identity_of(&new)], "what was accepted is there");
+    assert_eq!(store.latest_files(&id("c1"), None, 10).await.unwrap().items.len(), 1);
+}
+
+async fn a_chat_that_is_deleted_meanwhile_keeps_no_files(database: &TestDatabase) {
+    let store = open(database).await;
+    chat_with_session(&store, "c1", "s1").await;
+    let new = of_task(announcement(FLOW, Some("s1"), set(&[("a", "a")])), "t", Some((1, 2)));
+    stored(store.commit_announcement(new.clone()).await.unwrap());
+    let mut deletion = begun(database).await;
+    sqlx::query("DELETE FROM chats WHERE id = 'c1'").execute(&mut deletion).await.unwrap();
+    // Finished, so its files would get versions.
+    let finished = of_task(new, "t", None);
+    let (kept, ()) = tokio::join!(store.commit_announcement(finished), commit_when_waited_for(database, deletion));
+    let kept = stored(kept.unwrap());
+    assert_eq!((kept.chat, kept.new), (None, true), "it waits for its session as any other");
+    let mut conn = AnyConnection::connect(&database.url).await.unwrap();
+    for table in ["files", "file_versions"] {
+        let sql = AssertSqlSafe(format!("SELECT count(*) FROM {table}"));
+        assert_eq!(sqlx::query_scalar::<_, i64>(sql).fetch_one(&mut conn).await.unwrap(), 0, "{table}");
+    }
+}
+
+async fn one_maker_has_so_many_links_however_they_come(database: &TestDatabase) {
+    let store = open(database).await;
+    for chat in ["c1", "c2"] {
+        store.put_chat(&id(chat), None, &[id("user:alice")]).await.unwrap();
+    }
+    let link = |n: usize, principal: &str| LinkRecord {
+        id: format!("{n:032x}"),
+        principal: id(principal),
+        chat: id(["c1", "c2"][n % 2]),
+        manifest: Sha256::of(b"m"),
+        path: "a".to_owned(),
+        created_at: store.now(),
+        expires_at: store.now() + 3_600_000,
+    };
+    let add = async |n: usize, principal: &str| store.add_link(&format!("h{n}"), &link(n, principal), 3).await.unwrap();
+    let added = futures_util::future::join_all((0..24).map(|n| add(n, "user:alice"))).await;
+    assert_eq!(added.iter().filter(|added| **added == LinkAdded::Added).count(), 3);
+    assert_eq!(add(100, "user:bob").await, LinkAdded::Added, "everybody has as many");
 }
