@@ -8,7 +8,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, HOST};
+use http::header::AUTHORIZATION;
 use http::request::Parts;
 use http::{HeaderMap, Method, Uri};
 use http_body::Body as _;
@@ -18,8 +18,8 @@ use tokio::sync::Semaphore;
 use super::super::AppState;
 use super::super::error::Problem;
 use crate::identity::Identity;
-use crate::identity::signature::{self, BODY_BYTES, SignatureError};
 use crate::identity::{Refusal, Signatures};
+use crate::protocol::signature::{self, BODY_BYTES, SignatureError};
 
 /// How long the body of a signed request may take, which is read before its handler runs.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -58,7 +58,8 @@ pub(in crate::http) async fn verify(
     headers: &HeaderMap,
     state: &AppState,
 ) -> Result<Identity, Problem> {
-    let principal = state.signatures.verify(request(method, uri, headers, None)).await.map_err(problem)?;
+    let principal =
+        state.signatures.verify(signature::Request::of(method, uri, headers, None)).await.map_err(problem)?;
     Ok(Identity::Agent { principal, name: None, owner: None })
 }
 
@@ -102,7 +103,7 @@ async fn read(
     body: Body,
 ) -> Result<(Identity, Bytes), Problem> {
     let least = body.size_hint().lower();
-    let proof = signatures.prove(self::request(&parts.method, &parts.uri, &parts.headers, Some(least))).await;
+    let proof = signatures.prove(signature::Request::of(&parts.method, &parts.uri, &parts.headers, Some(least))).await;
     let proof = proof.map_err(problem)?;
     let reading = async {
         // The semaphore is never closed.
@@ -122,19 +123,6 @@ async fn read(
     let body = body.to_bytes();
     let principal = signatures.accept(proof, &body).await.map_err(problem)?;
     Ok((Identity::Agent { principal, name: None, owner: None }, body))
-}
-
-fn request<'a>(method: &'a Method, uri: &'a Uri, headers: &'a HeaderMap, body: Option<u64>) -> signature::Request<'a> {
-    // HTTP/2 and requests in absolute form name the authority in the target, which then counts (RFC 9112 section
-    // 3.2.2). Two Host headers name nobody.
-    let mut hosts = headers.get_all(HOST).iter();
-    let host = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => host.to_str().ok(),
-        _ => None,
-    };
-    let authority = uri.authority().map(http::uri::Authority::as_str).or(host);
-    let target = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-    signature::Request { method: method.as_str(), authority, target, headers, body }
 }
 
 fn problem(refusal: Refusal) -> Problem {
