@@ -8,7 +8,7 @@ use sluice::clock::Clock;
 use sluice::config::{ConfigArgs, Settings};
 use sluice::demo::{self, DemoOptions};
 use sluice::logging::{self, LogFormat};
-use sluice::producer::{self, AgentOptions};
+use sluice::producer::{self, AgentOptions, EndpointOptions};
 use sluice::{app, cli::token};
 
 /// The command line was misunderstood.
@@ -70,8 +70,9 @@ fn run(command: Command) -> anyhow::Result<()> {
 
 /// Serves a folder until SIGINT or SIGTERM, and tells on standard error what happens.
 async fn agent(args: AgentArgs) -> anyhow::Result<()> {
-    let AgentArgs { dir, gateway, token, name, session, task, data, watch } = args;
-    let options = AgentOptions { name, session, task, data, watch, ..AgentOptions::new(dir, gateway, token) };
+    let AgentArgs { dir, gateway, token, name, session, task, data, watch, serve, serve_url: url } = args;
+    let serve = serve.map(|listen| EndpointOptions { url, ..EndpointOptions::new(listen) });
+    let options = AgentOptions { name, session, task, data, watch, serve, ..AgentOptions::new(dir, gateway, token) };
     Ok(producer::run(options, app::stop_on_signals()?, terminal::show).await?)
 }
 

@@ -5,6 +5,7 @@ pub mod token;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -93,6 +94,12 @@ pub struct AgentArgs {
     /// Announce again whenever a file changes
     #[arg(long)]
     pub watch: bool,
+    /// Serve the gateway's signed requests on this address too, over HTTP; announced before the connection
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub serve: Option<SocketAddr>,
+    /// Public URL of --serve behind a proxy with TLS, which keeps Host and path [default: http://ADDR:PORT, loopback only]
+    #[arg(long, value_name = "URL", requires = "serve")]
+    pub serve_url: Option<String>,
 }
 
 impl fmt::Debug for AgentArgs {

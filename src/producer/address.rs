@@ -25,12 +25,12 @@ pub enum InvalidGatewayUrl {
 /// Where to dial and what to ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Address {
-    tls: bool,
+    pub(super) tls: bool,
     /// A name, or an IP address without brackets.
     pub(super) host: String,
     pub(super) port: u16,
     /// As it goes into the `Host` header.
-    authority: String,
+    pub(super) authority: String,
     path: String,
     query: Option<String>,
 }

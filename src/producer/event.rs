@@ -38,6 +38,11 @@ pub enum AgentEvent {
         /// Why.
         reason: String,
     },
+    /// The producer endpoint is open.
+    Serving {
+        /// Its public URL.
+        url: String,
+    },
     /// A session is open on the control connection.
     Connected {
         /// The control session.
@@ -94,6 +99,7 @@ impl fmt::Display for AgentEvent {
                 write!(f, "published {files} files, {bytes} bytes, as sha256:{sha256}")
             }
             Self::PublishFailed { reason } => write!(f, "not published again: {reason}"),
+            Self::Serving { url } => write!(f, "serving the gateway at {url}"),
             Self::Connected { session } => write!(f, "connected, session {session}"),
             Self::Disconnected { reason, retry_in } => {
                 write!(f, "not connected: {reason}; trying again in {retry_in:?}")
