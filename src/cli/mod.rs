@@ -170,6 +170,8 @@ mod tests {
             &["serve", "--listen", "x"],
             &["serve", "--resume-window", "90"],
             &["agent"],
+            &["agent", "out", "--gateway", "http://127.0.0.1:1", "--token", "t", "--serve", "9300"],
+            &["agent", "out", "--gateway", "http://127.0.0.1:1", "--token", "t", "--serve-url", "https://a.example"],
             &["fly"],
             &["token"],
             &[],

@@ -198,8 +198,15 @@ pub async fn run(
         shutdown: shutdown.clone(),
         options,
     };
-    let publisher =
-        publish::Publisher::new(&agent.options, name, agent_url, base, registry, events.clone(), shutdown.child_token());
+    let publisher = publish::Publisher::new(
+        &agent.options,
+        name,
+        agent_url,
+        base,
+        registry,
+        events.clone(),
+        shutdown.child_token(),
+    );
 
     // One set may wait to be announced while the next is hashed.
     let (sets, to_announce) = mpsc::channel(1);

@@ -150,3 +150,61 @@ impl GatewayKeys {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use futures_util::FutureExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const UNREACHABLE: Result<Arc<KeySet>, SignatureError> = Err(SignatureError::KeySetUnreachable);
+
+    fn keys(address: SocketAddr, refetch: Duration) -> GatewayKeys {
+        GatewayKeys::of(&Address::parse(&format!("http://{address}")).unwrap(), refetch)
+    }
+
+    fn set() -> Arc<KeySet> {
+        let document = br#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"ebVWLo_mVPlAeLES6KmLp5AfhTrmlb7X4OORC60ElmQ"}]}"#;
+        Arc::new(KeySet::parse(document, false).unwrap())
+    }
+
+    fn know(keys: &GatewayKeys, lifetime: Duration) {
+        *keys.known.write().unwrap() = Some(Known { set: set(), until: Instant::now() + lifetime });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gateway_that_never_answers_is_not_waited_for_long() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let keys = keys(silent.local_addr().unwrap(), Duration::from_secs(60));
+        let begun = Instant::now();
+        assert_eq!(keys.holding(|_| true).await, UNREACHABLE);
+        assert_eq!(begun.elapsed().as_secs(), FETCH_TIMEOUT.as_secs());
+        // Nor asked again at once.
+        assert_eq!(keys.holding(|_| true).now_or_never().unwrap(), UNREACHABLE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whose_key_is_known_waits_for_nobody() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let keys = keys(silent.local_addr().unwrap(), Duration::ZERO);
+        know(&keys, Duration::from_secs(300));
+        let mut asking = Box::pin(keys.holding(|_| false));
+        assert!((&mut asking).now_or_never().is_none());
+        assert_eq!(keys.holding(|_| true).now_or_never().unwrap(), Ok(set()));
+        assert_eq!(asking.await, Ok(set()), "the one that is there, whatever it lacks");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_old_set_serves_for_a_while_when_there_is_no_newer_one() {
+        let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let keys = keys(nobody, Duration::ZERO);
+        know(&keys, Duration::from_secs(300));
+        tokio::time::advance(Duration::from_secs(300) + STALE / 2).await;
+        assert_eq!(keys.holding(|_| true).await, Ok(set()));
+        tokio::time::advance(STALE / 2).await;
+        assert_eq!(keys.holding(|_| true).await, UNREACHABLE);
+    }
+}
