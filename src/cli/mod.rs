@@ -143,9 +143,15 @@ fn one_line(rendered: &str) -> String {
     format!("{} (see --help)", said.join(" "))
 }
 
-/// An error and its causes as one line, `error: …`.
+/// An error and its causes as one line, `error: …`. A cause that was told already is not told twice.
 pub fn error_line(error: &anyhow::Error) -> String {
-    let line = format!("error: {error:#}");
+    let mut line = String::from("error");
+    for cause in error.chain().map(ToString::to_string) {
+        if !line.contains(&cause) {
+            line.push_str(": ");
+            line.push_str(&cause);
+        }
+    }
     line.split(['\n', '\r']).map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
@@ -191,5 +197,7 @@ mod tests {
     fn an_error_with_its_causes_is_one_line() {
         let error = anyhow::anyhow!("the cause,\n  in two lines").context("it failed");
         assert_eq!(error_line(&error), "error: it failed: the cause, in two lines");
+        let told = anyhow::anyhow!("no room").context("cannot write (no room); make some").context("it failed");
+        assert_eq!(error_line(&told), "error: it failed: cannot write (no room); make some");
     }
 }

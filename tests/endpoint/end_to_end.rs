@@ -49,14 +49,13 @@ async fn the_relay_carries_on_where_the_endpoint_dies() {
     let (dir, keys) = (folder(&[("huge.bin", &huge)]), tempfile::tempdir().unwrap());
     let gateway = gateway(keys.path()).await;
     // What is announced is the proxy before the endpoint.
-    let proxy = Proxy::unconnected().await;
     let listen = {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         free.local_addr().unwrap()
     };
+    let proxy = Proxy::to(listen.to_string()).await;
     let url = Some(format!("http://{}", proxy.address));
     let serve = Some(EndpointOptions { url, ..EndpointOptions::new(listen) });
-    proxy.lead_to(listen.to_string());
     let mut agent = Running::start(AgentOptions { serve, ..options(&gateway, &gateway.url, dir.path()) });
     assert_eq!(serving(&mut agent).await, format!("http://{}", proxy.address));
     let identity = accepted(&mut agent).await;

@@ -11,32 +11,19 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 pub struct Proxy {
     pub address: SocketAddr,
     frozen: watch::Sender<bool>,
-    target: watch::Sender<String>,
     _end: DropGuard,
 }
 
 impl Proxy {
     /// A proxy to `target`, `host:port`.
     pub async fn to(target: String) -> Self {
-        let proxy = Self::unconnected().await;
-        proxy.lead_to(target);
-        proxy
-    }
-
-    /// A proxy that keeps its connections waiting until it is told where they [lead](Self::lead_to): for a server that
-    /// has to be told the proxy's address first.
-    pub async fn unconnected() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (frozen, target) = (watch::Sender::new(false), watch::Sender::new(String::new()));
+        let frozen = watch::Sender::new(false);
         let end = CancellationToken::new();
-        let (watching, mut leading, ending) = (frozen.clone(), target.subscribe(), end.clone());
+        let (watching, ending) = (frozen.clone(), end.clone());
         spawn(end.clone(), async move {
             while let Ok((client, _)) = listener.accept().await {
-                let Ok(target) = leading.wait_for(|target| !target.is_empty()).await.map(|target| target.clone())
-                else {
-                    return;
-                };
                 let Ok(server) = TcpStream::connect(&target).await else { continue };
                 let (from_client, to_client) = client.into_split();
                 let (from_server, to_server) = server.into_split();
@@ -44,12 +31,7 @@ impl Proxy {
                 spawn(ending.clone(), carry(from_server, to_client, watching.subscribe()));
             }
         });
-        Self { address, frozen, target, _end: end.drop_guard() }
-    }
-
-    /// Connects to `target`, `host:port`, from now on.
-    pub fn lead_to(&self, target: String) {
-        self.target.send_replace(target);
+        Self { address, frozen, _end: end.drop_guard() }
     }
 
     /// Passes nothing on from now on, and keeps it.
