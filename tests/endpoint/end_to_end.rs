@@ -2,10 +2,11 @@
 
 use sluice::producer::{AgentError, AgentOptions, EndpointError, EndpointOptions};
 
-use crate::stage::{CHAT, accepted, gateway, large, options, serving};
+use crate::stage::{CHAT, KEY, accepted, gateway, large, large_blob, options, request, serving};
 use crate::support::proxy::Proxy;
 use crate::support::running::{Running, folder};
-use crate::support::{Gateway, bytes, eventually};
+use crate::support::signer::Signing;
+use crate::support::{Client, Gateway, bytes, eventually};
 
 fn path(identity: &str, name: &str) -> String {
     format!("/v1/chats/{CHAT}/sets/{identity}/files/{name}")
@@ -70,6 +71,34 @@ async fn the_relay_carries_on_where_the_endpoint_dies() {
     read.extend(rest);
     assert!(read == huge, "other bytes than the file's");
     assert!(gateway.metric("sluice_reads_started_total") >= 1.0);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn behind_a_proxy_it_goes_by_its_public_url_alone() {
+    let (dir, keys) = (folder(&[("large.bin", &large())]), tempfile::tempdir().unwrap());
+    let gateway = gateway(keys.path()).await;
+    let listen = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap()
+    };
+    let url = Some("https://Flow.example:443/agents/flow/".to_owned());
+    let serve = Some(EndpointOptions { url, ..EndpointOptions::new(listen) });
+    let mut agent = Running::start(AgentOptions { serve, ..options(&gateway, &gateway.url, dir.path()) });
+    assert_eq!(serving(&mut agent).await, "https://flow.example/agents/flow");
+    accepted(&mut agent).await;
+    for (authority, base, status) in [
+        ("flow.example", "/agents/flow", 200),
+        ("flow.example", "", 404),
+        ("other.example", "/agents/flow", 401),
+        (&listen.to_string(), "/agents/flow", 401),
+    ] {
+        let target = format!("{base}{}", large_blob());
+        let signing = Signing::new(&[KEY], &gateway.url, "GET", authority, &target);
+        let host = [("host", authority.to_owned())];
+        let answer = Client::of(listen).send(request(listen, &signing, &host)).await.whole().await;
+        assert_eq!(answer.status.as_u16(), status, "{authority} {base}");
+    }
     agent.stop().await;
 }
 
