@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Serialize;
 
 use crate::identity::TokenError;
-use crate::identity::signature::SignatureError;
+use crate::protocol::signature::SignatureError;
 use crate::store::StoreError;
 use crate::transfer::TransferError;
 

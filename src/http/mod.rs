@@ -21,7 +21,6 @@ mod reading;
 pub mod routes;
 pub mod server;
 pub mod signin;
-mod socket;
 pub mod trace;
 pub mod transfers;
 

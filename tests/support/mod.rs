@@ -10,6 +10,8 @@ pub mod log;
 pub mod origin;
 pub mod platform;
 pub mod proxy;
+pub mod requests;
+pub mod running;
 pub mod sample;
 pub mod signer;
 pub mod wire;
