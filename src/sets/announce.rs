@@ -34,6 +34,9 @@ impl Sets {
             Ok(Decision::Read(reading)) => Ok(Decision::Read(reading)),
             decided => {
                 self.count(decided.as_ref().map(drop).map_err(|(_, refused)| refused));
+                if let Ok(Decision::Accepted(accepted)) = &decided {
+                    self.tell(accepted).await;
+                }
                 decided.map_err(|(named, refused)| {
                     let (event_id, sha256) = named.unwrap_or_else(|| named_in(text.as_str()));
                     Refusal { event_id, sha256, error: refused.body() }
@@ -140,10 +143,10 @@ impl Sets {
             order,
         };
         let commit = self.store.commit_announcement(new).await.map_err(|error| Refused::of_store(&error))?;
-        let accepted = |chat, new| Ok(Some(Accepted { agent, chat, sha256, task: content.task, new }));
+        let accepted = |id, chat, new| Ok(Some(Accepted { id, agent, chat, sha256, task: content.task, new }));
         match commit {
-            Commit::Stored(stored) => accepted(stored.chat, stored.new),
-            Commit::Overtaken => accepted(None, false),
+            Commit::Stored(stored) => accepted(Some(stored.id), stored.chat, stored.new),
+            Commit::Overtaken => accepted(None, None, false),
             Commit::QuotaExceeded(exceeded) => Err(Refused::new(AnnounceCode::QuotaExceeded, exceeded.to_string())),
             Commit::ForeignSession => Err(session_unknown()),
             Commit::NotHeld => Ok(None),

@@ -12,6 +12,7 @@ pub mod platform;
 pub mod proxy;
 pub mod sample;
 pub mod signer;
+pub mod stream;
 pub mod wire;
 
 mod socket;
@@ -23,4 +24,5 @@ pub use log::{Event, Kind, What};
 pub use origin::Origin;
 pub use sample::{SampleSet, bytes, sha256};
 pub use signer::{SigningAgent, key_set};
+pub use stream::{EventStream, Told, bearer};
 pub use wire::Wire;
