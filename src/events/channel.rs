@@ -89,6 +89,10 @@ impl State {
 
     /// An agent has a set here.
     pub(super) fn add_agent(&mut self, agent: &Principal, name: Option<&AgentName>) {
+        let known = self.agents.as_ref().and_then(|agents| agents.get(agent));
+        if known.is_some_and(|known| known.as_ref() == name) {
+            return;
+        }
         self.agents_version += 1;
         if let Some(agents) = &mut self.agents {
             agents.insert(agent.clone(), name.cloned());

@@ -1,17 +1,4 @@
-//! What readers are told: the names of the events and their JSON, which others rely on.
-//!
-//! | event | data |
-//! |---|---|
-//! | `set` | a set that is new, or finished: the same object as in the chat's list of sets |
-//! | `progress` | [`ProgressEvent`]: how far a set is that is listed already |
-//! | `agent` | [`AgentEvent`]: an agent of the chat came or went |
-//! | `transfer` | [`TransferEvent`]: one of the reader's own transfers; nobody else is told of it |
-//! | `transfers` | `{"transfers": […]}`: every transfer of the reader's that runs, once at the beginning of a stream |
-//! | `reset` | [`ResetEvent`]: something was missed, so whoever keeps a list has to ask for it again |
-//! | `end` | [`EndEvent`]: the stream is over, and why |
-//!
-//! A set is known by its hash and its task. One of a task takes the place of the unfinished ones of the same agent and
-//! task, of whose going nobody is told besides.
+//! What readers are told: the events and their JSON.
 
 use serde::Serialize;
 

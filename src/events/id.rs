@@ -101,7 +101,7 @@ mod tests {
         #[test]
         fn whatever_is_sent_is_read(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             if let Since::Place(id) = Since::of(&bytes) {
-                prop_assert_eq!(id.to_string().as_bytes(), &bytes[..]);
+                prop_assert_eq!(id.to_string().into_bytes(), bytes);
             }
         }
 

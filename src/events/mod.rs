@@ -8,6 +8,22 @@
 //! Nothing outlives the process: an id from before a restart, or from another node, is no place here. What a reader's
 //! own transfers do is told to that reader alone, and is in nobody's history: a stream begins with those that run.
 //!
+//! # What is told
+//! Others rely on the names and the JSON:
+//!
+//! | event | data |
+//! |---|---|
+//! | `set` | a set that is new, or has no progress any more: the same object as in the chat's list of sets |
+//! | `progress` | [`ProgressEvent`]: how far a set is that was told or listed before |
+//! | `agent` | `{"name", "online"}`: an agent that has a set in the chat, or takes part in it, came or went |
+//! | `transfer` | [`TransferEvent`]: one of the reader's own begins, is under way (about once a second) or ends |
+//! | `transfers` | `{"transfers": […]}`: all of the reader's that run, once at the beginning of a stream |
+//! | `reset` | `{"reason"}`, a [`Reset`]: something was missed; whoever keeps a list asks for it again |
+//! | `end` | `{"reason"}`, an [`End`]: the last event of a stream |
+//!
+//! A set is known by its hash and its task. It takes the place of the unfinished ones of the same agent and task, of
+//! whose going nobody is told besides.
+//!
 //! It must not know who may read what, nor HTTP: whoever subscribes a reader has asked, and ends it when that changes.
 
 mod channel;

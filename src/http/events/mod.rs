@@ -1,7 +1,7 @@
 //! `GET /v1/chats/{chat}/events`: what happens in a chat, as server-sent events (HTML Standard, section 9.2).
 //!
-//! A stream begins with `transfers`, after a `reset` where its reader missed something, and goes on with what is listed
-//! in [`Event`]'s module. Every event has an id, and a reader that comes back with it as `Last-Event-ID` is told what
+//! A stream begins with `transfers`, after a `reset` where its reader missed something, and goes on with what
+//! [`crate::events`] lists. Every event has an id, and a reader that comes back with it as `Last-Event-ID` is told what
 //! happened since. Whoever keeps a list of sets connects first and asks for the list then: nothing falls in between.
 
 mod stream;
