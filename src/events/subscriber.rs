@@ -176,16 +176,12 @@ impl Subscription {
                 return Some(Next::Event(state.log.id(self.position), Arc::clone(event)));
             }
             Ok(None) => {}
-            Err(Behind(missed)) => {
-                self.events.count_dropped(missed);
-                return Some(Next::End(End::Lagged));
-            }
+            Err(Behind(_)) => return Some(Next::End(End::Lagged)),
         }
         if let Some(transfer) = waiting.transfers.pop_front() {
             return Some(Next::Event(state.log.id(self.position), Arc::new(Event::transfer(&transfer))));
         }
         if waiting.overflown {
-            self.events.count_dropped(1);
             return Some(Next::End(End::Lagged));
         }
         waiting.since = None;
@@ -195,6 +191,10 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
+        // However it ended: one that stopped reading was not asked whether it is too slow.
+        let behind = self.channel.state().log.after(self.position).err().map_or(0, |Behind(missed)| missed);
+        let overflown = u64::from(self.subscriber.waiting().overflown);
+        self.events.count_dropped(behind + overflown);
         self.events.leave(&self.channel, &self.subscriber);
     }
 }

@@ -320,6 +320,7 @@ mod tests {
             Problem::Unavailable,
             Problem::RateLimited { retry_after: soon },
             Problem::AgentOffline { retry_after: soon },
+            Problem::TooManyStreams { retry_after: soon },
         ] {
             assert!(problem.headers().contains_key(RETRY_AFTER), "{problem:?}");
         }

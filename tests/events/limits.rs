@@ -73,6 +73,25 @@ fn gateway_head(house: &House) -> String {
 }
 
 #[tokio::test]
+async fn a_reader_of_http1_that_stops_is_dropped() {
+    let gateway = Gateway::builder().with(|layer| layer.stall_timeout = Some(span("400ms"))).start().await;
+    let house = House::on(gateway).await;
+    let gateway = &house.gateway;
+    let headers = [bearer(&gateway.reader("user:alice"))];
+    let client = gateway.client().receive_buffer(4096);
+    let (mut stopped, _) = EventStream::open_by(client, gateway, "c1", &headers, "").await;
+    // Slowly enough for whoever reads.
+    eventually("the end of a reader that stopped", async || {
+        (0..50).for_each(|_| house.happen());
+        (gateway.metric(SUBSCRIBERS) == 0.0).then_some(())
+    })
+    .await;
+    assert!(gateway.metric("sluice_events_dropped_total") > 0.0);
+    let (last, _) = stopped.end().await;
+    assert_eq!(last.unwrap().name, "reset", "it was cut, and not told anything any more");
+}
+
+#[tokio::test]
 async fn a_reader_of_http2_that_stops_is_dropped() {
     let gateway = Gateway::builder().with(|layer| layer.stall_timeout = Some(span("400ms"))).start().await;
     let house = House::on(gateway).await;
