@@ -74,8 +74,12 @@ async fn a_restart_is_told_to_be_one(database: &TestDatabase) {
     next_set(&mut alice).await;
     let id = alice.last_event_id.clone();
     house.gateway.restart().await;
+    // Where the id's number is one that has not come yet, and where it is one that has.
+    let mut bob = None;
     for _ in 0..2 {
         let (_, first) = house.go_on("user:alice", &id).await;
         assert_eq!((names(&first), &first[0].data), (vec!["reset", "transfers"], &json!({"reason": "unknown"})));
+        bob.get_or_insert(house.stream("user:bob").await);
+        (0..3).for_each(|_| house.happen());
     }
 }
