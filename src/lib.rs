@@ -14,10 +14,11 @@
 //!
 //! - [`protocol`]: what goes over the wire, and nothing that waits: identifiers, frames, manifests, ranges, hashes
 //! - [`read`]: the relay's decisions as state machines; `now` is an argument
-//! - [`clock`], [`metrics`]: the time; what an operator can count
+//! - [`clock`], [`metrics`], [`net`]: the time; what an operator can count; what sockets and TLS have in common
 //! - [`store`], [`outbound`]: everything that outlives the process, and all SQL; the one client for the gateway's own
 //!   fetches
 //! - [`identity`]: who is calling
+//! - [`events`]: what happens in a chat, told while it happens
 //! - [`access`]: who may read what
 //! - [`audit`]: who read what
 //! - [`agents`]: who is connected, and the reads in flight
@@ -27,7 +28,7 @@
 //! - [`config`]: the settings
 //! - [`http`]: routes, status codes and listeners; the only place with axum
 //! - [`app`]: builds the parts, wires them, drains them
-//! - [`producer`]: the agent's side of the wire; uses [`protocol`] and [`clock`] only
+//! - [`producer`]: the agent's side of the wire; uses [`protocol`], [`clock`] and [`net`] only
 //! - [`cli`]: the command line
 //! - [`demo`]: all of it in one process
 
@@ -37,11 +38,14 @@ pub mod read;
 
 pub mod clock;
 pub mod metrics;
+pub mod net;
 
 pub mod outbound;
 pub mod store;
 
 pub mod identity;
+
+pub mod events;
 
 pub mod access;
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Modules that may use less than what stands above them.
-const NARROWER: [(&str, &[&str]); 1] = [("producer", &["protocol", "clock"])];
+const NARROWER: [(&str, &[&str]); 1] = [("producer", &["protocol", "clock", "net"])];
 
 /// What only some places may know, and which those are.
 const ONLY_IN: [(&str, &[&str]); 5] = [

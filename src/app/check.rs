@@ -17,9 +17,10 @@ use super::{FETCHES, open_store};
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::http::server::Listener;
-use crate::identity::{GatewayKey, JWKS_PATH, Platform, Tokens};
+use crate::identity::{GatewayKey, Platform, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::Outbound;
+use crate::protocol::signature::JWKS_PATH;
 use crate::store::OpenError;
 
 /// How long whatever holds a port may take to say what it is.

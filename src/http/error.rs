@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Serialize;
 
 use crate::identity::TokenError;
-use crate::identity::signature::SignatureError;
+use crate::protocol::signature::SignatureError;
 use crate::store::StoreError;
 use crate::transfer::TransferError;
 
@@ -119,6 +119,12 @@ pub enum Problem {
         /// When to try again.
         retry_after: Duration,
     },
+    /// As many streams of events as there may be are open.
+    #[error("too many event streams are open; try again")]
+    TooManyStreams {
+        /// When to try again.
+        retry_after: Duration,
+    },
     /// Something the gateway needs, such as its database, does not answer.
     #[error("the gateway cannot answer at the moment")]
     Unavailable,
@@ -162,7 +168,9 @@ impl Problem {
             Self::HashMismatch => (StatusCode::BAD_GATEWAY, "hash_mismatch"),
             Self::AgentOffline { .. } => (StatusCode::SERVICE_UNAVAILABLE, "agent_offline"),
             Self::TooManyTransfers { .. } => (StatusCode::SERVICE_UNAVAILABLE, "too_many_transfers"),
-            Self::Busy { .. } | Self::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+            Self::Busy { .. } | Self::TooManyStreams { .. } | Self::Unavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
+            }
         }
     }
 
@@ -171,6 +179,7 @@ impl Problem {
             Self::RateLimited { retry_after }
             | Self::AgentOffline { retry_after }
             | Self::Busy { retry_after }
+            | Self::TooManyStreams { retry_after }
             | Self::TooManyTransfers { retry_after, .. } => Some(*retry_after),
             Self::Unavailable => Some(SOON),
             _ => None,
@@ -311,6 +320,7 @@ mod tests {
             Problem::Unavailable,
             Problem::RateLimited { retry_after: soon },
             Problem::AgentOffline { retry_after: soon },
+            Problem::TooManyStreams { retry_after: soon },
         ] {
             assert!(problem.headers().contains_key(RETRY_AFTER), "{problem:?}");
         }

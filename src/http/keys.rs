@@ -8,7 +8,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 
 use super::AppState;
 use super::routes::Routes;
-use crate::identity::JWKS_PATH;
+use crate::protocol::signature::JWKS_PATH;
 
 /// A key is not taken back in a hurry, and the shortest time that verifiers keep a set is 5 minutes.
 const CACHED: HeaderValue = HeaderValue::from_static("public, max-age=300");

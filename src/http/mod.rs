@@ -9,6 +9,7 @@ pub mod blobs;
 pub mod connect;
 pub mod download;
 pub mod error;
+pub mod events;
 pub mod json;
 pub mod keys;
 pub mod limit;
@@ -21,7 +22,6 @@ mod reading;
 pub mod routes;
 pub mod server;
 pub mod signin;
-mod socket;
 pub mod trace;
 pub mod transfers;
 
@@ -40,6 +40,7 @@ use crate::agents::Agents;
 use crate::audit::Audit;
 use crate::clock::Clock;
 use crate::config::PublicUrl;
+use crate::events::Events;
 use crate::identity::{GatewayKey, HandedOut, Signatures, Tokens};
 use crate::metrics::Metrics;
 use crate::sets::Sets;
@@ -75,6 +76,8 @@ pub struct AppState {
     pub agents: Arc<Agents>,
     /// What is read.
     pub transfers: Arc<Transfers>,
+    /// What happens in chats, for those who want to know at once.
+    pub events: Events,
     /// Cookies and links.
     pub handed_out: HandedOut,
     /// How long a browser stays signed in at most.
@@ -89,6 +92,8 @@ pub struct AppState {
     pub cut: CancellationToken,
     /// Where tasks run that shutdown waits for.
     pub tracker: TaskTracker,
+    /// Cancelled when the gateway begins to drain.
+    pub draining: CancellationToken,
 }
 
 impl fmt::Debug for AppState {
@@ -115,6 +120,7 @@ pub fn routes() -> Routes {
         .merge(transfers::routes())
         .merge(audit::routes())
         .merge(native::routes())
+        .merge(events::routes())
         .merge(links::routes())
         .merge(signin::routes())
         .merge(downloads())

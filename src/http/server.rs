@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::error::Problem;
-use super::socket::Socket;
+use crate::net::Socket;
 
 /// How long the head of a request may take to arrive, unless somebody has a reason to choose otherwise.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(10);

@@ -16,11 +16,8 @@ use serde_json::{Value, json};
 use url::Url;
 
 use super::file::{self, FileError};
-use super::signature::thumbprint;
 use crate::clock::Clock;
-
-/// Where an agent's, and this gateway's, keys are found below its URL.
-pub const JWKS_PATH: &str = "/.well-known/jwks.json";
+use crate::protocol::signature::{JWKS_PATH, thumbprint};
 
 /// Seconds for which a signature is good.
 const LIFETIME: i64 = 60;

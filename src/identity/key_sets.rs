@@ -4,23 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::header::CONTENT_TYPE;
 use moka::future::Cache;
 use tokio::time::Instant;
 
-use super::signature::{KeySet, KeySource, SignatureError};
 use crate::outbound::{Bounds, Fetch, FetchError, Outbound};
+use crate::protocol::signature::{self, KEY_SET_BYTES, KeySet, KeySource, SignatureError};
 
 /// Most sets that are kept.
 const SETS: u64 = 1000;
-const SET_BYTES: u64 = 64 * 1024;
 /// From the call to the last byte.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Fetches at once. They have bounds of their own, so that no other fetch keeps an agent out.
 const FETCHES: Bounds = Bounds { total: 32, per_host: 2 };
-/// How long a set is good for, whatever its server says (RFC 9111 section 5.2.2.1).
-const SHORTEST: u64 = 300;
-const LONGEST: u64 = 86_400;
 /// How long a set that could not be fetched is not asked for again.
 const FAILURE: Duration = Duration::from_secs(60);
 /// How soon a good set may be fetched again because a signature names a key that is not in it.
@@ -82,7 +78,7 @@ impl KeySets {
 
     async fn fetch(&self, source: &KeySource) -> Result<(KeySet, Duration), SignatureError> {
         let host = source.url.host_str().unwrap_or_default();
-        let fetch = Fetch::get(source.url.clone(), SET_BYTES, FETCH_TIMEOUT);
+        let fetch = Fetch::get(source.url.clone(), KEY_SET_BYTES, FETCH_TIMEOUT);
         let fetched = async {
             let fetched = self.outbound.get(fetch).await?;
             let (status, headers) = (fetched.status, fetched.headers.clone());
@@ -105,7 +101,7 @@ impl KeySets {
         let usable = !source.directory || is_directory(&headers);
         let set = if usable { KeySet::parse(&document, source.directory) } else { Err(SignatureError::KeySetInvalid) };
         let set = set.inspect_err(|_| tracing::info!(host, "what an agent publishes is no usable key set"))?;
-        Ok((set, age(&headers)))
+        Ok((set, signature::lifetime(&headers)))
     }
 }
 
@@ -122,37 +118,9 @@ fn is_directory(headers: &HeaderMap) -> bool {
     media_type.split(';').next().is_some_and(|essence| essence.trim().eq_ignore_ascii_case(DIRECTORY_TYPE))
 }
 
-/// How long a response may be kept.
-fn age(headers: &HeaderMap) -> Duration {
-    let directives = headers.get_all(CACHE_CONTROL).iter().filter_map(|value| value.to_str().ok());
-    let seconds = directives.flat_map(|value| value.split(',')).find_map(|directive| {
-        let (name, seconds) = directive.trim().split_once('=')?;
-        name.eq_ignore_ascii_case("max-age").then(|| seconds.trim_matches('"').parse().ok())?
-    });
-    Duration::from_secs(seconds.unwrap_or(SHORTEST).clamp(SHORTEST, LONGEST))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_set_is_kept_as_long_as_its_server_says_within_bounds() {
-        for (value, seconds) in [
-            ("", 300),
-            ("no-store", 300),
-            ("max-age=0", 300),
-            ("public, max-age=3600", 3600),
-            ("Max-Age=\"600\"", 600),
-            ("max-age=99999999", 86_400),
-            ("max-age=x", 300),
-            ("s-maxage=9999", 300),
-        ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(CACHE_CONTROL, value.parse().unwrap());
-            assert_eq!(age(&headers), Duration::from_secs(seconds), "{value}");
-        }
-    }
 
     #[test]
     fn a_directory_says_that_it_is_one() {

@@ -7,14 +7,13 @@ mod key_sets;
 mod nonces;
 mod opaque;
 mod secret;
-pub mod signature;
 mod signatures;
 pub mod token;
 
 use std::sync::Arc;
 
 pub use handed::HandedOut;
-pub use key::{GatewayKey, JWKS_PATH, KeyError};
+pub use key::{GatewayKey, KeyError};
 pub use opaque::{OpaqueKey, OpaqueSecret, Purpose};
 pub use secret::SecretError;
 pub use signatures::{Refusal, Signatures};

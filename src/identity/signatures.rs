@@ -1,4 +1,4 @@
-//! Who signed a request: the checks of [`super::signature`], the agent's published keys, and what is remembered of
+//! Who signed a request: the checks of [`crate::protocol::signature`], the agent's published keys, and what is remembered of
 //! nonces and keys.
 
 use std::fmt;
@@ -10,11 +10,11 @@ use tokio_util::task::TaskTracker;
 
 use super::key_sets::KeySets;
 use super::nonces::{Nonces, Spent};
-use super::signature::{Proof, Request, Rules, SignatureError, Signed};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::outbound::Outbound;
 use crate::protocol::Principal;
+use crate::protocol::signature::{Proof, Request, Rules, SignatureError, Signed};
 use crate::store::{Continuity, Nonce, Store, StoreError};
 
 /// How many agents' keys are known to be held without asking the store, and for how long: as long as another node may

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use rustls::RootCertStore;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -16,6 +16,7 @@ use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
 use super::FetchError;
+use crate::net::tls;
 use crate::protocol::address::Allowed;
 
 /// Addresses of one name that are tried. Every one is checked.
@@ -64,14 +65,7 @@ pub(super) struct Connector {
 
 impl Connector {
     pub(super) fn new(allowed: Allowed, resolver: Resolver, roots: RootCertStore) -> Self {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        // It fails only for a provider that has no cipher for the default versions, and ring's has.
-        let tls =
-            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().ok().map(|made| {
-                let config = made.with_root_certificates(roots).with_no_client_auth();
-                TlsConnector::from(Arc::new(config))
-            });
-        Self { allowed, resolver, lookups: Arc::new(Semaphore::new(LOOKUPS)), tls }
+        Self { allowed, resolver, lookups: Arc::new(Semaphore::new(LOOKUPS)), tls: tls::connector(roots) }
     }
 
     /// A connection to one of the addresses of the URL's host, each of which may be reached.
@@ -143,17 +137,4 @@ async fn dial(addresses: &[IpAddr], port: u16) -> Option<TcpStream> {
         }
     }
     None
-}
-
-/// The certificates that the system trusts.
-pub(super) fn system_roots() -> RootCertStore {
-    let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    let (_, ignored) = roots.add_parsable_certificates(found.certs);
-    if roots.is_empty() {
-        tracing::warn!("no trusted certificates found: nothing can be fetched over https (set SSL_CERT_FILE)");
-    } else if ignored > 0 {
-        tracing::debug!(ignored, "some of the system's certificates are not usable");
-    }
-    roots
 }

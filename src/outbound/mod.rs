@@ -33,6 +33,7 @@ pub use error::FetchError;
 pub use fetched::Fetched;
 
 use crate::metrics::Metrics;
+use crate::net::tls;
 use crate::protocol::address::Allowed;
 use bounds::Lane;
 use connect::Connector;
@@ -81,7 +82,7 @@ impl fmt::Debug for Outbound {
 impl Outbound {
     /// Trusts the certificates that the system trusts (or `SSL_CERT_FILE`, `SSL_CERT_DIR`), and asks the system's resolver.
     pub fn new(allowed: Allowed, bounds: Bounds, metrics: Arc<Metrics>) -> Self {
-        Self::with(allowed, bounds, metrics, Resolver::System, connect::system_roots())
+        Self::with(allowed, bounds, metrics, Resolver::System, tls::system_roots())
     }
 
     /// With another resolver and other trusted certificates.

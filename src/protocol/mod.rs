@@ -17,6 +17,7 @@ pub mod media_type;
 pub mod oci;
 pub mod range;
 pub mod sha256;
+pub mod signature;
 pub mod timestamp;
 
 pub use conditional::{EntityTag, Precondition};

@@ -33,6 +33,9 @@ impl Sets {
             Ok(Decision::Read(reading)) => Ok(Decision::Read(reading)),
             decided => {
                 self.count(decided.as_ref().map(drop).map_err(|(_, refused)| refused));
+                if let Ok(Decision::Accepted(accepted)) = &decided {
+                    self.tell(accepted).await;
+                }
                 let (named, refused) = match decided {
                     Ok(decision) => return Ok(decision),
                     Err(refused) => refused,

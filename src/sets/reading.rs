@@ -62,6 +62,9 @@ impl Reading {
         self.turn.end();
         self.sets.metrics.announcements_reading.dec();
         self.sets.count(outcome.as_ref().map(drop));
+        if let Ok(accepted) = &outcome {
+            self.sets.tell(accepted).await;
+        }
         match outcome {
             Ok(accepted) => Ok(accepted),
             Err(refused) => {

@@ -8,8 +8,8 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::audit::read_search;
 use super::offers::{Search, blob_search, file_search, manifest_search, set_search, version_search};
 use super::{
-    FileId, Outdated, ReadFilter, Scope, Store, StoreOptions, TaskRule, agents, announcements, audit, browsers, keys,
-    links, manifests, nonces, quota, ranks, retention, sessions, sets, versions,
+    FileId, Outdated, ReadFilter, Scope, Store, StoreOptions, TaskRule, agents, announcements, audit, browsers, chats,
+    keys, links, manifests, nonces, quota, ranks, retention, sessions, sets, versions,
 };
 use crate::on_both_databases;
 use crate::protocol::{ChatId, Principal, Sha256};
@@ -114,6 +114,10 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         of(manifest_search(limited, Some(&name), &hash, TaskRule::None)),
         of(set_search(free, &chat, &hash, 64)),
         (sets::SETS.to_owned(), vec![text("c1"), Value::Number(i64::MAX), Value::Number(100)]),
+        (sets::SET.to_owned(), vec![Value::Number(7)]),
+        (sets::OF_SESSION.to_owned(), vec![text("agent:1"), text("s1"), text("c1"), Value::Number(65)]),
+        (chats::PLACE.to_owned(), vec![text("c1"), text("user:1")]),
+        (chats::AGENTS.to_owned(), vec![text("c1")]),
         (sets::HAS_SET.to_owned(), vec![text("c1"), text("m1")]),
         (sets::FIRST.to_owned(), vec![text("c1"), text("m1")]),
         (

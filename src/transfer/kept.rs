@@ -40,7 +40,7 @@ impl Transfers {
         range: ByteRange,
         cut: Option<CancellationToken>,
     ) -> Result<Cursor, TransferError> {
-        let (who, blob) = ((reader, manifest.agent.clone()), (manifest.sha256, range));
+        let (who, blob) = ((reader, manifest.agent.clone()), (manifest.sha256, manifest.size, range));
         let allowed = (manifest.places.clone(), manifest.as_of);
         let (mut cursor, pipe, live) = self.enter(who, blob, allowed, cut)?;
         // Its hash was compared when it was stored.

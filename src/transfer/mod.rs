@@ -15,6 +15,7 @@ pub mod location;
 mod mismatch;
 mod pipe;
 mod source;
+mod tell;
 mod watch;
 
 use std::sync::Arc;
@@ -34,6 +35,7 @@ pub use live::{Live, State, TransferId};
 use crate::access::{Access, Readable};
 use crate::agents::Agents;
 use crate::clock::Clock;
+use crate::events::{Events, Step};
 use crate::metrics::Metrics;
 use crate::protocol::limits::CREDIT_DEFAULT;
 use crate::protocol::{ByteRange, Principal, RequestId, Sha256};
@@ -108,17 +110,19 @@ pub struct Transfers {
     /// Cancelled when the gateway's end cuts what still runs.
     cut: CancellationToken,
     metrics: Arc<Metrics>,
+    events: Events,
     clock: Clock,
 }
 
 impl Transfers {
-    /// No transfer runs. Feeds run on `tracker`; `cut` is cancelled when the gateway's end cuts what still runs.
+    /// No transfer runs. Feeds run on `tracker`; `cut` is cancelled when the gateway's end cuts what still runs; what
+    /// transfers do is told through `events`.
     pub fn new(
         agents: Arc<Agents>,
         access: Access,
         locations: Arc<Locations>,
         limits: Limits,
-        (tracker, cut): (TaskTracker, CancellationToken),
+        (tracker, cut, events): (TaskTracker, CancellationToken, Events),
     ) -> Arc<Self> {
         for outcome in TransferError::OUTCOMES {
             let _ = agents.metrics.transfers_ended.with_label_values(&[outcome]);
@@ -141,6 +145,7 @@ impl Transfers {
             overtaken: Notify::new(),
             tracker,
             cut,
+            events,
             metrics: agents.metrics.clone(),
             clock: agents.clock.clone(),
             agents,
@@ -159,7 +164,8 @@ impl Transfers {
         let begun = tokio::time::Instant::now();
         let (places, as_of) = (readable.places.clone(), readable.as_of);
         let agent = readable.sources.first().map(|source| source.agent.clone()).ok_or(TransferError::BlobGone)?;
-        let (mut cursor, pipe, live) = self.enter((reader, agent), (readable.sha256, range), (places, as_of), cut)?;
+        let (mut cursor, pipe, live) =
+            self.enter((reader, agent), (readable.sha256, readable.size, range), (places, as_of), cut)?;
         let now = live.since;
         if range.is_empty() {
             if readable.size == 0 && readable.sha256 != Sha256::of(b"") {
@@ -188,7 +194,7 @@ impl Transfers {
     fn enter(
         self: &Arc<Self>,
         (reader, agent): (Principal, Principal),
-        blob: (Sha256, ByteRange),
+        blob: (Sha256, u64, ByteRange),
         (places, as_of): (Arc<[Place]>, u64),
         cut: Option<CancellationToken>,
     ) -> Result<(Cursor, Arc<Pipe>, Arc<Live>), TransferError> {
@@ -196,7 +202,9 @@ impl Transfers {
         let id = TransferId(self.next_transfer.fetch_add(1, Ordering::Relaxed));
         let live = Arc::new(Live::new(id, (reader, agent), blob, self.clock.unix_millis()));
         let pipe = Arc::new(Pipe::new(allowance));
-        self.running.insert(id, Running { live: live.clone(), pipe: pipe.clone(), cut, places });
+        let running = Running { live: live.clone(), pipe: pipe.clone(), cut, places };
+        self.running.insert(id, running.clone());
+        self.tell(&running, Step::Begin, None);
         if self.access.has_moved_on(as_of) {
             // What was written meanwhile may have looked for this transfer before it was here.
             self.overtaken.notify_one();
@@ -270,8 +278,10 @@ impl Transfers {
         error
     }
 
-    fn end(&self, live: &Live, outcome: &str) {
-        self.running.remove(&live.id);
+    fn end(&self, live: &Live, outcome: &'static str) {
+        if let Some((_, running)) = self.running.remove(&live.id) {
+            self.tell(&running, Step::End, Some(outcome));
+        }
         self.readers.remove_if_mut(&live.reader, |_, running| {
             *running = running.saturating_sub(1);
             *running == 0

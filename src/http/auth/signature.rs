@@ -8,7 +8,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, HOST};
+use http::header::AUTHORIZATION;
 use http::request::Parts;
 use http::{HeaderMap, Method, Uri};
 use http_body::Body as _;
@@ -19,9 +19,9 @@ use super::super::AppState;
 use super::super::error::Problem;
 use super::super::limit::Limiter;
 use crate::identity::Identity;
-use crate::identity::signature::{self, BODY_BYTES, Proof, SignatureError};
 use crate::identity::{Refusal, Signatures};
 use crate::protocol::Principal;
+use crate::protocol::signature::{self, BODY_BYTES, Proof, SignatureError};
 
 /// How long the body of a signed request may take, which is read before its handler runs.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -65,7 +65,7 @@ pub(in crate::http) async fn prove(
     headers: &HeaderMap,
     state: &AppState,
 ) -> Result<Proof, Problem> {
-    state.signatures.prove(request(method, uri, headers, None)).await.map_err(problem)
+    state.signatures.prove(signature::Request::of(method, uri, headers, None)).await.map_err(problem)
 }
 
 /// Who signed, for good: the signature is used up.
@@ -126,7 +126,7 @@ impl Bodies {
 async fn read(shared: &Bodies, parts: &Parts, body: Body) -> Result<(Identity, Bytes), Problem> {
     let Bodies { signatures, limiter, places } = shared;
     let least = body.size_hint().lower();
-    let proof = signatures.prove(self::request(&parts.method, &parts.uri, &parts.headers, Some(least))).await;
+    let proof = signatures.prove(signature::Request::of(&parts.method, &parts.uri, &parts.headers, Some(least))).await;
     let proof = proof.map_err(problem)?;
     limiter.reader(&parts.extensions, &proof.principal)?;
     let reading = async {
@@ -147,19 +147,6 @@ async fn read(shared: &Bodies, parts: &Parts, body: Body) -> Result<(Identity, B
     let body = body.to_bytes();
     let principal = signatures.accept(proof, &body).await.map_err(problem)?;
     Ok((agent(principal), body))
-}
-
-fn request<'a>(method: &'a Method, uri: &'a Uri, headers: &'a HeaderMap, body: Option<u64>) -> signature::Request<'a> {
-    // HTTP/2 and requests in absolute form name the authority in the target, which then counts (RFC 9112 section
-    // 3.2.2). Two Host headers name nobody.
-    let mut hosts = headers.get_all(HOST).iter();
-    let host = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => host.to_str().ok(),
-        _ => None,
-    };
-    let authority = uri.authority().map(http::uri::Authority::as_str).or(host);
-    let target = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-    signature::Request { method: method.as_str(), authority, target, headers, body }
 }
 
 fn problem(refusal: Refusal) -> Problem {

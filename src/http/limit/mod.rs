@@ -19,16 +19,27 @@ use http::Extensions;
 use super::error::Problem;
 use super::server::Peer;
 use crate::config::RequestLimits;
+use crate::events::Refused;
 use crate::metrics::Metrics;
 use crate::protocol::Principal;
 use admission::Admission;
 use keyed::{InFlight, Permit, Rates};
 
 /// Who is told to come back later, as the metric names it.
-const LIMITS: [&str; 6] =
-    ["address_rate", "address_requests", "reader_rate", "reader_requests", "failed_auth", "agent_admission"];
+const LIMITS: [&str; 8] = [
+    "address_rate",
+    "address_requests",
+    "reader_rate",
+    "reader_requests",
+    "failed_auth",
+    "agent_admission",
+    "reader_streams",
+    "streams",
+];
 /// When one who has too many requests running may try again. Nobody knows when one of them ends.
 const RUNNING: Duration = Duration::from_secs(1);
+/// The same for streams, which end less often.
+const STREAMS: Duration = Duration::from_secs(5);
 
 /// The limits and what has been used of them.
 #[derive(Debug)]
@@ -113,6 +124,17 @@ impl Limiter {
             self.count("agent_admission");
             Problem::Busy { retry_after }
         })
+    }
+
+    /// What a reader is told who may have no further stream of events.
+    pub fn stream(&self, refused: Refused) -> Problem {
+        match refused {
+            Refused::TooManyOfOne => self.refuse("reader_streams", STREAMS),
+            Refused::TooMany => {
+                self.count("streams");
+                Problem::TooManyStreams { retry_after: STREAMS }
+            }
+        }
     }
 
     fn address(&self, address: IpAddr) -> Result<Permit<IpAddr>, Problem> {

@@ -1,6 +1,8 @@
 //! The request that a signature covers.
 
-use http::{HeaderMap, HeaderName};
+use http::header::HOST;
+use http::uri::{Authority, PathAndQuery};
+use http::{HeaderMap, HeaderName, Method, Uri};
 use url::Url;
 
 /// Longest target that is looked at, in bytes.
@@ -21,7 +23,21 @@ pub struct Request<'a> {
     pub body: Option<u64>,
 }
 
-impl Request<'_> {
+impl<'a> Request<'a> {
+    /// A request as a server has it. `body` is the least that its body may measure, in bytes.
+    pub fn of(method: &'a Method, uri: &'a Uri, headers: &'a HeaderMap, body: Option<u64>) -> Self {
+        // HTTP/2 and requests in absolute form name the authority in the target, which then counts (RFC 9112 section
+        // 3.2.2). Two Host headers name nobody.
+        let mut hosts = headers.get_all(HOST).iter();
+        let host = match (hosts.next(), hosts.next()) {
+            (Some(host), None) => host.to_str().ok(),
+            _ => None,
+        };
+        let authority = uri.authority().map(Authority::as_str).or(host);
+        let target = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        Self { method: method.as_str(), authority, target, headers, body }
+    }
+
     /// All lines of a field as one value (RFC 9110 section 5.3); `None` where it is absent or not printable.
     pub(super) fn field(&self, name: &HeaderName) -> Option<String> {
         let mut lines = self.headers.get_all(name).iter();

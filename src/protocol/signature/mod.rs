@@ -20,9 +20,9 @@ use std::collections::BTreeSet;
 
 use http::HeaderName;
 
-pub use agent::KeySource;
+pub use agent::{JWKS_PATH, KeySource};
 pub use error::SignatureError;
-pub use keys::{KeySet, thumbprint};
+pub use keys::{KEY_SET_BYTES, KeySet, lifetime, thumbprint};
 pub use request::{Request, normal_authority};
 
 use agent::SignatureAgent;
@@ -45,7 +45,7 @@ const CONTENT_DIGEST: HeaderName = HeaderName::from_static("content-digest");
 pub struct Rules {
     /// The authorities that a signature may be made for, as [`normal_authority`] spells them.
     pub authorities: BTreeSet<String>,
-    /// `http` or `https`: how the gateway is reached.
+    /// `http` or `https`: how the verifier is reached.
     pub scheme: &'static str,
     /// Whether agent URLs may be http. Whether a key set may be fetched from there is decided when it is.
     pub plain_http: bool,

@@ -9,7 +9,8 @@ use crate::protocol::Principal;
 
 /// Longest value, in bytes.
 const VALUE_BYTES: usize = 2048;
-const JWKS: &str = "/.well-known/jwks.json";
+/// Where an agent's keys, and a gateway's, are found below its URL.
+pub const JWKS_PATH: &str = "/.well-known/jwks.json";
 const DIRECTORY: &str = "/.well-known/http-message-signatures-directory";
 
 /// Where a key set is, and what kind it is.
@@ -74,7 +75,7 @@ fn resolve(item: &Item, legacy: bool, plain_http: bool) -> Result<(Principal, Ke
     }
     let (url, path) = locate(value, plain_http)?;
     let is_origin = matches!(path, "" | "/");
-    let base = path.strip_suffix(JWKS);
+    let base = path.strip_suffix(JWKS_PATH);
     let agent = match (kind, base) {
         (Some("jwks_uri"), Some(base)) => Some(base),
         (None, Some(base)) if !legacy => Some(base),

@@ -13,9 +13,7 @@ pub enum SignatureError {
     #[error("the signature has expired or is not valid yet: sign each request afresh, by a clock that is right")]
     Expired,
     /// Made for another host.
-    #[error(
-        "the request is signed for another authority: dial the gateway by its public name, and let proxies keep Host"
-    )]
+    #[error("the request is signed for another authority: ask by the public name, and let proxies keep Host")]
     AuthorityMismatch,
     /// A body that is too long to check.
     #[error("the body of a signed request is at most 4 MiB")]

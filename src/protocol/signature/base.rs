@@ -31,7 +31,7 @@ impl<'a> Component<'a> {
     }
 }
 
-/// Builds the base of one signature. `scheme` is the one that the gateway is reached by.
+/// Builds the base of one signature. `scheme` is the one that the verifier is reached by.
 pub(super) fn build(request: &Request<'_>, scheme: &str, input: &InnerList) -> Result<String, SignatureError> {
     let mut base = String::new();
     let mut seen = Vec::with_capacity(input.items.len());

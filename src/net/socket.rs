@@ -20,7 +20,7 @@ const LINGER: Duration = Duration::from_secs(5);
 /// A TCP stream with two deadlines that the HTTP library does not have: for the first bytes, while it does not yet
 /// know which protocol is spoken, and for a peer that takes nothing of what waits for it.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub struct Socket {
     stream: TcpStream,
     opening: Option<Opening>,
     stalled: Option<Pin<Box<Sleep>>>,
@@ -36,8 +36,9 @@ struct Opening {
 }
 
 impl Socket {
-    /// `slot` is given back when the socket is dropped, whatever it was upgraded to in between.
-    pub(super) fn new(stream: TcpStream, opening: Duration, stall: Duration, slot: OwnedSemaphorePermit) -> Self {
+    /// `opening` is how long the first bytes may take, `stall` how long the peer may take nothing of what waits. `slot` is
+    /// given back when the socket is dropped, whatever it was upgraded to in between.
+    pub fn new(stream: TcpStream, opening: Duration, stall: Duration, slot: OwnedSemaphorePermit) -> Self {
         let deadline = Box::pin(tokio::time::sleep(opening));
         Self {
             stream,

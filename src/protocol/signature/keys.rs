@@ -1,13 +1,22 @@
 //! A set of public keys (RFC 7517 section 5), as agents publish theirs.
 
+use std::time::Duration;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ed25519_dalek::VerifyingKey;
+use http::HeaderMap;
+use http::header::CACHE_CONTROL;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
 use super::SignatureError;
 
+/// Longest document that is read for a set, in bytes.
+pub const KEY_SET_BYTES: u64 = 64 * 1024;
+/// How long a set is good for, whatever its server says (RFC 9111 section 5.2.2.1), in seconds.
+const SHORTEST: u64 = 300;
+const LONGEST: u64 = 86_400;
 /// Most keys in a set.
 const KEYS: usize = 16;
 /// The Ed25519 key of RFC 9421 appendix B.1.4. Its private half is printed there.
@@ -100,6 +109,16 @@ pub fn thumbprint(x: &str) -> String {
     URL_SAFE_NO_PAD.encode(Sha256::digest(members))
 }
 
+/// How long a set that came with these headers is good for: as its server says, between five minutes and a day.
+pub fn lifetime(headers: &HeaderMap) -> Duration {
+    let directives = headers.get_all(CACHE_CONTROL).iter().filter_map(|value| value.to_str().ok());
+    let seconds = directives.flat_map(|value| value.split(',')).find_map(|directive| {
+        let (name, seconds) = directive.trim().split_once('=')?;
+        name.eq_ignore_ascii_case("max-age").then(|| seconds.trim_matches('"').parse().ok())?
+    });
+    Duration::from_secs(seconds.unwrap_or(SHORTEST).clamp(SHORTEST, LONGEST))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -160,6 +179,24 @@ mod tests {
         ] {
             assert_eq!(parse(&[key(change.clone())], false), Err(SignatureError::KeySetInvalid), "{change}");
             assert!(parse(&[key(change), json!(1), key(json!({}))], false).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_set_is_kept_as_long_as_its_server_says_within_bounds() {
+        for (value, seconds) in [
+            ("", 300),
+            ("no-store", 300),
+            ("max-age=0", 300),
+            ("public, max-age=3600", 3600),
+            ("Max-Age=\"600\"", 600),
+            ("max-age=99999999", 86_400),
+            ("max-age=x", 300),
+            ("s-maxage=9999", 300),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(CACHE_CONTROL, value.parse().unwrap());
+            assert_eq!(lifetime(&headers), Duration::from_secs(seconds), "{value}");
         }
     }
 
