@@ -23,7 +23,7 @@ const EXPIRED: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 const SESSIONS: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Rows that the sweep removes, as metrics name them.
-const KINDS: [&str; 7] = ["reads", "handed_out", "expired_sets", "old_sets", "unbound_sets", "sessions", "manifests"];
+const KINDS: [&str; 8] = ["reads", "handed_out", "expired_sets", "old_sets", "unbound_sets", "sessions", "manifests", "endpoints"];
 
 /// How long what is kept is kept.
 #[derive(Debug, Clone, Copy)]
@@ -76,6 +76,7 @@ impl Sweep<'_> {
         self.in_batches("unbound_sets", || self.store.sweep_announcements(unbound, BATCH)).await;
         self.in_batches("sessions", || self.store.sweep_sessions(sessions, BATCH)).await;
         self.in_batches("manifests", || self.store.sweep_manifests(MANIFESTS)).await;
+        self.in_batches("endpoints", || self.store.sweep_endpoints(BATCH)).await;
         if let Err(error) = self.files().await {
             tracing::warn!(%error, what = "files", "a sweep is left for later");
         }

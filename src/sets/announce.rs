@@ -5,6 +5,7 @@ use tokio::time::Instant;
 use super::frame::{Claims, Content, Inlined, Refused, named_in, parse_off_task};
 use super::reading::Reading;
 use super::{Accepted, AnnounceCode, Announcer, Decision, Refusal, Sets, kib};
+use crate::access;
 use crate::agents::Text;
 use crate::protocol::{Principal, SessionId, Sha256};
 use crate::store::{Commit, NewAnnouncement, NewSet, Order};
@@ -128,6 +129,13 @@ impl Sets {
         (set, order): (NewSet, Option<Order>),
         deadline: Instant,
     ) -> Result<Option<Accepted>, Refused> {
+        let tree = match &set {
+            NewSet::Tree(tree) => Some(tree),
+            NewSet::Known(..) => None,
+        };
+        let locations = tree.iter().flat_map(|tree| tree.locations()).chain(content.locations.iter().flatten());
+        let endpoints = access::endpoints(locations);
+        self.store.claim_endpoints(&agent, endpoints).await.map_err(|error| Refused::of_store(&error))?;
         let new = NewAnnouncement {
             agent: agent.clone(),
             session,

@@ -3,7 +3,7 @@ use std::collections::{HashMap, HashSet};
 use sqlx::any::AnyRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::{Page, Store, StoreError, rows};
+use super::{Page, Store, StoreError, endpoints, rows};
 use crate::protocol::{AgentName, Principal};
 
 /// A name, and the agent that holds it.
@@ -69,6 +69,9 @@ impl Store {
             .execute(&mut *tx)
             .await?
             .rows_affected();
+            if held > 0 {
+                endpoints::note(&mut tx, &principal, now).await?;
+            }
             tx.commit().await?;
             Ok(if held > 0 { Claim::Held } else { Claim::Foreign })
         })
@@ -122,6 +125,9 @@ impl Store {
                 .bind(principal.as_str())
                 .execute(&mut *tx)
                 .await?;
+            if changed.rows_affected() > 0 {
+                endpoints::note(&mut tx, &principal, store.now()).await?;
+            }
             tx.commit().await?;
             Ok(changed.rows_affected() > 0)
         })
@@ -146,14 +152,17 @@ impl Store {
         .await
     }
 
-    /// Those of `principals` that are known agents.
+    /// Those of `principals` that are known: agents by a name, or by their URLs.
     pub async fn agents_among(&self, principals: &HashSet<Principal>) -> Result<HashSet<Principal>, StoreError> {
         self.bounded(async {
             let mut known = HashSet::new();
             let principals: Vec<&Principal> = principals.iter().collect();
             for some in principals.chunks(1000) {
                 let list = rows::placeholders(1, some.len());
-                let sql = format!("SELECT DISTINCT principal FROM agents WHERE principal IN ({list})");
+                let sql = format!(
+                    "SELECT principal FROM agents WHERE principal IN ({list}) \
+                     UNION SELECT principal FROM endpoints WHERE principal IN ({list})"
+                );
                 let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false);
                 for principal in some {
                     query = query.bind(principal.as_str());

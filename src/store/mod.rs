@@ -19,6 +19,7 @@ mod browsers;
 mod chats;
 mod cursor;
 mod dialect;
+mod endpoints;
 mod error;
 mod health;
 mod keys;

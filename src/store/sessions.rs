@@ -1,6 +1,6 @@
 use sqlx::Row as _;
 
-use super::{Store, StoreError, rows, versions};
+use super::{Store, StoreError, endpoints, rows, versions};
 use crate::protocol::{ChatId, Principal, SessionId};
 
 /// A turn's session, bound to a chat.
@@ -61,6 +61,7 @@ impl Store {
                 let same = bound.is_some_and(|bound| bound.agent == agent && bound.chat == chat);
                 return Ok(if same { Binding::Unchanged } else { Binding::Conflict });
             }
+            endpoints::note(&mut tx, &agent, store.now()).await?;
             let waiting = bind_waiting(&store, &mut tx, &agent, &session, &chat).await?;
             tx.commit().await?;
             Ok(Binding::Bound(waiting))
