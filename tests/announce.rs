@@ -70,6 +70,7 @@ fn on_socket(agents: &[&str]) -> Announcer {
         id: id(&format!("control of {agent}")),
         agent: id(agent),
         name: id(agent.rsplit(['/', ':']).next().unwrap()),
+        owner: None,
     };
     Announcer { sessions: agents.iter().map(session).collect(), received: Instant::now() }
 }

@@ -1,7 +1,8 @@
-//! Who may use whom. The order is that of `src/lib.rs`: a module uses modules of the groups above its own.
+//! Who may use whom. The order is that of `src/lib.rs`: a module uses modules of the groups above its own. Within a folder
+//! there is no such list, but no circle either.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -82,34 +83,165 @@ fn order() -> HashMap<String, usize> {
     order
 }
 
-/// The modules named after each `crate::` of a text, also within braces.
-fn uses(text: &str) -> Vec<String> {
-    let word = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+/// A module's path below the crate, or any other as it is written.
+type Module = Vec<String>;
+
+/// The paths of a use tree at the front of a text, and what comes behind it.
+fn tree(text: &str) -> (Vec<Module>, &str) {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let text = text.trim_start();
+    if let Some(mut rest) = text.strip_prefix('{') {
+        let mut all = Vec::new();
+        loop {
+            let (some, behind) = tree(rest);
+            all.extend(some);
+            let behind = behind.trim_start_matches('*').trim_start();
+            match behind.strip_prefix(',') {
+                Some(next) => rest = next,
+                None => return (all, behind.strip_prefix('}').unwrap_or(behind)),
+            }
+        }
+    }
+    let (word, rest) = text.split_at(text.find(|c| !is_word(c)).unwrap_or(text.len()));
+    if word.is_empty() {
+        return (Vec::new(), rest);
+    }
+    let (mut below, rest) = rest.strip_prefix("::").map_or((Vec::new(), rest), tree);
+    let rest = rest.trim_start().strip_prefix("as ").map_or(rest, |alias| alias.trim_start_matches(is_word));
+    if below.is_empty() {
+        below.push(Vec::new());
+    }
+    below.iter_mut().for_each(|path| path.insert(0, word.to_owned()));
+    (below, rest)
+}
+
+/// The paths that begin with one of these words in a text, also within braces.
+fn paths(text: &str, words: &[&str]) -> Vec<Module> {
     let mut found = Vec::new();
-    for (at, _) in text.match_indices("crate::") {
-        let rest = &text[at + "crate::".len()..];
-        let Some(list) = rest.strip_prefix('{') else {
-            found.push(word(rest));
-            continue;
-        };
-        let mut depth = 0;
-        let mut begins = true;
-        for (at, c) in list.char_indices() {
-            match c {
-                '}' if depth == 0 => break,
-                '{' => depth += 1,
-                '}' => depth -= 1,
-                ',' if depth == 0 => begins = true,
-                c if c.is_whitespace() => {}
-                _ if begins => {
-                    found.push(word(&list[at..]));
-                    begins = false;
-                }
-                _ => {}
+    for word in words {
+        for (at, _) in text.match_indices(&format!("{word}::")) {
+            let before = text[..at].chars().next_back();
+            if !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':') {
+                found.extend(tree(&text[at..]).0);
             }
         }
     }
     found
+}
+
+/// The modules named after each `crate::` of a text.
+fn uses(text: &str) -> Vec<String> {
+    paths(text, &["crate"]).into_iter().filter_map(|path| path.into_iter().nth(1)).collect()
+}
+
+/// Every module's path, what it says, and where the names come from that it gives on.
+struct Modules {
+    texts: BTreeMap<Module, String>,
+    given_on: HashMap<(Module, String), Module>,
+}
+
+impl Modules {
+    fn of(sources: Vec<Source>) -> Self {
+        let of = |source: Source| {
+            let path = source.path.trim_end_matches(".rs").split('/').map(str::to_owned);
+            (path.filter(|part| part != "mod").collect::<Module>(), source.text)
+        };
+        let texts: BTreeMap<Module, String> = sources.into_iter().map(of).collect();
+        let mut given_on = HashMap::new();
+        for (module, text) in &texts {
+            for (at, use_) in text.match_indices("use ") {
+                for path in tree(&text[at + use_.len()..]).0 {
+                    let from: Module = module.iter().chain(&path[..path.len() - 1]).cloned().collect();
+                    if path.len() > 1 && texts.contains_key(&from) {
+                        given_on.insert((module.clone(), path[path.len() - 1].clone()), from);
+                    }
+                }
+            }
+        }
+        Self { texts, given_on }
+    }
+
+    /// The module that a path means when it stands in another.
+    fn meant(&self, within: &Module, path: &[String]) -> Module {
+        let mut at = within.clone();
+        for (place, word) in path.iter().enumerate() {
+            let below: Module = at.iter().chain([word]).cloned().collect();
+            match word.as_str() {
+                "crate" if place == 0 => at.clear(),
+                "super" => drop(at.pop()),
+                "self" => {}
+                _ if self.texts.contains_key(&below) => at = below,
+                _ => return self.given_on.get(&(at.clone(), word.clone())).cloned().unwrap_or(at),
+            }
+        }
+        at
+    }
+
+    /// Who uses whom within a folder: both by what stands directly in it, for a folder's parts are one to the others. A
+    /// `mod.rs` names its parts and is named by them, so it does not count.
+    fn edges(&self) -> BTreeMap<Module, BTreeSet<Module>> {
+        let mut edges: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
+        for (module, text) in &self.texts {
+            for path in paths(text, &["crate", "super", "self"]) {
+                let used = self.meant(module, &path);
+                let shared = module.iter().zip(&used).take_while(|(a, b)| a == b).count();
+                if shared > 0 && shared < module.len().min(used.len()) {
+                    edges.entry(module[..=shared].to_vec()).or_default().insert(used[..=shared].to_vec());
+                }
+            }
+        }
+        edges
+    }
+
+    /// Modules that reach themselves, each with what it uses on the way.
+    fn circles(&self) -> Vec<String> {
+        let edges = self.edges();
+        let none = BTreeSet::new();
+        let reach = |from: &Module| {
+            let (mut seen, mut next) = (BTreeSet::new(), vec![from.clone()]);
+            while let Some(at) = next.pop() {
+                next.extend(edges.get(&at).unwrap_or(&none).iter().filter(|to| seen.insert((*to).clone())).cloned());
+            }
+            seen
+        };
+        let reached: BTreeMap<&Module, BTreeSet<Module>> = edges.keys().map(|from| (from, reach(from))).collect();
+        let mut circles = Vec::new();
+        for (from, to) in edges.iter().flat_map(|(from, all)| all.iter().map(move |to| (from, to))) {
+            if reached.get(to).is_some_and(|back| back.contains(from)) {
+                circles.push(format!("{} uses {}", from.join("::"), to.join("::")));
+            }
+        }
+        circles
+    }
+}
+
+#[test]
+fn the_files_of_a_folder_do_not_use_each_other_in_circles() {
+    let modules = Modules::of(sources());
+    assert!(modules.edges().len() > 50, "paths are not written as they were");
+    let circles = modules.circles();
+    assert!(circles.is_empty(), "{circles:#?}");
+}
+
+#[test]
+fn circles_are_found_in_every_spelling() {
+    let circles = |files: &[(&str, &str)]| {
+        let source = |(path, text): &(&str, &str)| Source { path: (*path).to_owned(), text: (*text).to_owned() };
+        Modules::of(files.iter().map(source).collect()).circles().len()
+    };
+    let facade = ("f/mod.rs", "pub use a::{A, x::Y};\nuse b::B;\nuse super::g::G;");
+    let nested = ("f/a/x.rs", "use super::A;");
+    let a = ("f/a.rs", "use super::{b::B, C};");
+    assert_eq!(circles(&[facade, nested, a, ("f/b.rs", "use crate::g::G;\nuse super::F;")]), 0);
+    for back in [
+        "use super::a::A;",
+        "use super::{self, A};",
+        "use super::Y;",
+        "crate::f::{a::x::Y, b as c}",
+        "super::super::f::A::new()",
+    ] {
+        assert_eq!(circles(&[facade, nested, a, ("f/b.rs", back)]), 2, "{back}");
+    }
 }
 
 #[test]
@@ -167,5 +299,5 @@ fn every_module_is_on_the_map() {
 #[test]
 fn paths_are_found_in_every_spelling() {
     let text = "use crate::a::{B, c};\nuse crate::{d, e::{f, g}, h as i};\nlet j = crate::k::l();";
-    assert_eq!(uses(text), ["a", "d", "e", "h", "k"]);
+    assert_eq!(uses(text), ["a", "a", "d", "e", "e", "h", "k"]);
 }

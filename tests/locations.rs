@@ -169,7 +169,7 @@ impl Stage {
 }
 
 fn at(kind: &str, origin: &Origin) -> Value {
-    json!({ "kind": kind, "url": origin.url("/artifacts/blobs/it") })
+    json!({ "kind": kind, "url": origin.url(&format!("/artifacts/blobs/sha256:{}", support::sha256(&blob()))) })
 }
 
 #[tokio::test]
@@ -377,6 +377,7 @@ struct Registry {
     store: Origin,
     kept: Place,
     asked: Arc<Mutex<Vec<(String, HeaderMap)>>>,
+    token: Arc<Mutex<String>>,
 }
 
 impl Registry {
@@ -384,14 +385,17 @@ impl Registry {
         let kept = Place::of(&blob(), Manners::default());
         let store = kept.start().await;
         let asked = Arc::new(Mutex::new(Vec::new()));
+        let token = Arc::new(Mutex::new("t0k3n".to_owned()));
+        let current = token.clone();
         let (seen, there) = (asked.clone(), store.url("/kept?signature=s"));
         let router = Router::new().fallback(async move |request: Request| {
             let (uri, headers) = (request.uri().clone(), request.headers().clone());
             seen.lock().unwrap().push((uri.to_string(), headers.clone()));
+            let token = current.lock().unwrap().clone();
             if uri.path() == "/token" {
-                return axum::Json(json!({ "token": "t0k3n", "expires_in": 60 })).into_response();
+                return axum::Json(json!({ "token": token, "expires_in": 60 })).into_response();
             }
-            if headers.get(AUTHORIZATION).is_none_or(|value| value != "Bearer t0k3n") {
+            if headers.get(AUTHORIZATION).is_none_or(|value| *value != format!("Bearer {token}")) {
                 let host = headers["host"].to_str().unwrap();
                 let challenge = format!(
                     "Bearer realm=\"http://{host}/token\",service=\"reg\",scope=\"repository:team/files:pull\""
@@ -400,7 +404,7 @@ impl Registry {
             }
             (StatusCode::TEMPORARY_REDIRECT, [(LOCATION, there.clone())]).into_response()
         });
-        Self { registry: Origin::http(router).await, store, kept, asked }
+        Self { registry: Origin::http(router).await, store, kept, asked, token }
     }
 }
 
@@ -422,6 +426,37 @@ async fn a_registry_is_asked_with_a_token_that_stays_there() {
 }
 
 #[tokio::test]
+async fn a_registrys_token_is_used_again_for_the_same_agent_only() {
+    let registry = Registry::start().await;
+    let reference = format!("{}/team/files:latest", registry.registry.address);
+    let stage = Stage::new(sample(), json!([{ "kind": "oci", "ref": reference }])).await;
+    let tokens = || registry.asked.lock().unwrap().iter().filter(|(uri, _)| uri.starts_with("/token")).count();
+    for range in ["bytes=10-19", "bytes=0-0", "bytes=100-300"] {
+        assert_eq!(stage.range(range).await.status, StatusCode::PARTIAL_CONTENT);
+    }
+    assert_eq!((tokens(), registry.asked.lock().unwrap().len()), (1, 5), "one round for a token, and the blobs");
+    // One that is not taken any more is asked for anew.
+    *registry.token.lock().unwrap() = "another".to_owned();
+    for range in ["bytes=10-19", "bytes=0-0"] {
+        assert_eq!(stage.range(range).await.status, StatusCode::PARTIAL_CONTENT);
+    }
+    assert_eq!(tokens(), 2);
+    // Another agent that names the same place has to ask for its own.
+    let gateway = &stage.gateway;
+    gateway.put_chat("of-bob", &["user:bob"]).await;
+    gateway.bind_session("of-bob", "of-bob", "agent:bob").await;
+    let bob = gateway.agent("bob").await;
+    let mut set = sample();
+    set.manifest["locations"] = json!([{ "kind": "oci", "ref": reference }]);
+    bob.announce_in("of-bob", &set).await;
+    gateway.wait_for_set("of-bob", &set.identity()).await;
+    let path = set_file("of-bob", &set, "a.bin");
+    let download = gateway.download_range(&path, &gateway.reader("user:bob"), "bytes=0-9").await;
+    assert_eq!(download.status, StatusCode::PARTIAL_CONTENT);
+    assert_eq!(tokens(), 3);
+}
+
+#[tokio::test]
 async fn redirects_of_a_registry_end_and_are_checked() {
     let round = Origin::http(Router::new().fallback(async |request: Request| {
         (StatusCode::TEMPORARY_REDIRECT, [(LOCATION, request.uri().path().to_owned())])
@@ -437,6 +472,19 @@ async fn redirects_of_a_registry_end_and_are_checked() {
     assert!(stage.get().await.status.is_server_error() || stage.get().await.status == StatusCode::GONE);
     assert_eq!(round.accepted() % 4, 0, "three hops, and no more");
     assert!(stage.outcome("oci", "unreachable") >= 1.0);
+}
+
+#[tokio::test]
+async fn a_url_that_does_not_name_the_blob_is_not_asked_in_the_gateways_name() {
+    let place = Place::of(&blob(), Manners::default());
+    let origin = place.start().await;
+    let hash = support::sha256(&blob());
+    for path in ["/private/report".to_owned(), format!("/artifacts/blobs/sha256:{hash}?and=more")] {
+        let stage = Stage::new(sample(), json!([{ "kind": "https", "url": origin.url(&path) }])).await;
+        assert_eq!(stage.get().await.status, StatusCode::OK, "{path}");
+    }
+    let seen = place.seen();
+    assert!(seen.len() == 2 && seen.iter().all(|headers| headers.get("signature").is_none()), "{seen:?}");
 }
 
 #[tokio::test]

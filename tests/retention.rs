@@ -3,13 +3,17 @@
 
 mod support;
 
-use serde_json::Value;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::{Value, json};
 use sluice::clock::Clock;
 use sluice::protocol::timestamp;
-use sluice::store::{Outdated, Store, StoreOptions};
+use sluice::store::{Continuity, Nonce, Outdated, Store, StoreOptions};
 use sqlx::{AssertSqlSafe, Connection as _};
 use support::db::{self, TestDatabase};
-use support::{Agent, Behaviour, Client, Fault, Gateway, SampleSet, bytes, eventually, set_file, span};
+use support::{Agent, Behaviour, Client, Fault, Gateway, SampleSet, What, bytes, eventually, set_file, span};
 
 const START: i64 = 1_800_000_000_000;
 const HOUR: i64 = 60 * 60 * 1000;
@@ -185,6 +189,35 @@ async fn files_that_nobody_offers_any_more_go_with_their_sets(database: &TestDat
     .await;
 }
 
+async fn nonces_and_keys_that_guard_nothing_are_forgotten(database: &TestDatabase) {
+    let mut house = House::open(database, "0s").await;
+    let store = &house.gateway.state().store;
+    let (named, member) = ("agent:ada", "agent:https://member.example");
+    let (gone, recent) = ("agent:https://gone.example", "agent:https://recent.example");
+    house.gateway.put_chat("c1", &["user:alice", member]).await;
+    for (agent, seen) in [(named, 0), (member, 0), (gone, 0), (gone, 1), (recent, 0), (recent, 10 * DAY)] {
+        let (agent, key) = (agent.parse().unwrap(), format!("key {seen}"));
+        store.hold_keys(&agent, &[key], false, START + seen).await.unwrap();
+    }
+    let expires_at = START + HOUR;
+    store
+        .spend_nonces(vec![Nonce { principal: gone.parse().unwrap(), nonce: "n".to_owned(), expires_at }])
+        .await
+        .unwrap();
+    assert_eq!((rows(database, "keys").await, rows(database, "nonces").await), (6, 1));
+    house.pass(91 * DAY).await;
+    // Nobody has signed since.
+    house.gateway.wait_for_metric("sluice_swept_total{what=\"nonces\"}", 1.0).await;
+    eventually("the keys' end", async || (rows(database, "keys").await == 4).then_some(())).await;
+    let known = async |agent: &str| {
+        let agent = agent.parse().unwrap();
+        let held = house.gateway.state().store.hold_keys(&agent, &["new".to_owned()], true, START).await.unwrap();
+        held == Continuity::Broken
+    };
+    assert!(known(named).await && known(member).await && known(recent).await);
+    assert!(!known(gone).await, "whoever comes next is taken for it");
+}
+
 async fn nothing_of_a_deleted_chat_remains(database: &TestDatabase) {
     let house = House::open(database, "0s").await;
     let set = house.announce(7, 100, None).await;
@@ -211,6 +244,7 @@ on_both_databases!(
     the_sweep_removes_what_has_had_its_time,
     files_that_nobody_offers_any_more_go_with_their_sets,
     nothing_of_a_deleted_chat_remains,
+    nonces_and_keys_that_guard_nothing_are_forgotten,
 );
 
 async fn readiness(gateway: &Gateway) -> u16 {
@@ -240,6 +274,107 @@ async fn a_gateway_whose_database_file_is_gone_is_not_ready() {
     std::fs::rename(&aside, &file).unwrap();
     assert!(store.beat().await.is_err());
     becomes(&gateway, 200).await;
+}
+
+/// A small disk of its own.
+struct Disk(tempfile::TempDir);
+
+impl Disk {
+    /// None where this process may not mount one, which takes root's rights.
+    fn mount(size: &str) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let options = format!("size={size}");
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(folder.path()).output();
+        match mount {
+            Ok(output) if output.status.success() => Some(Self(folder)),
+            refused => {
+                eprintln!("skipped: a tmpfs of its own cannot be mounted here: {refused:?}");
+                None
+            }
+        }
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.0.path().join("filler")
+    }
+
+    /// To the last page.
+    fn fill(&self) {
+        let mut filler = std::fs::File::create(self.filler()).unwrap();
+        for size in [1 << 20, 4096] {
+            while filler.write_all(&vec![1; size]).is_ok() {}
+        }
+    }
+
+    fn empty(&self) {
+        std::fs::remove_file(self.filler()).unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Lazily, for the gateway may hold files on it still.
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+/// A set whose rows take about half a MiB.
+fn wide_set(seed: usize) -> SampleSet {
+    let mut set = SampleSet::of((0..40).map(|n| (format!("{n}.bin"), Vec::new())));
+    for (n, entry) in set.manifest["entries"].as_array_mut().unwrap().iter_mut().enumerate() {
+        let hash = support::sha256(format!("{seed} {n}").as_bytes());
+        entry["size"] = (100 * 256 * 1024).into();
+        entry["sha256"] = hash.as_str().into();
+        entry["chunks"] = json!({ "chunkSize": 256 * 1024, "hashes": vec![hash; 100] });
+    }
+    set
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_full_disk_what_is_accepted_is_kept_and_the_rest_is_refused() {
+    let Some(disk) = Disk::mount("24m") else { return };
+    let data = disk.0.path().join("data");
+    let mut gateway = Gateway::builder().with(|layer| layer.data_dir = Some(data)).start().await;
+    gateway.furnish().await;
+    let mut agent = gateway.agent("ada").await;
+    becomes(&gateway, 200).await;
+    disk.fill();
+    becomes(&gateway, 503).await;
+
+    // Some may find room in what the database's files hold already.
+    let counted = |outcome: &str| gateway.metric(&format!("sluice_announcements_total{{outcome=\"{outcome}\"}}"));
+    let mut kept = Vec::new();
+    let refused = loop {
+        assert!(kept.len() < 40, "the disk is not full");
+        let set = wide_set(kept.len());
+        let event_id = agent.announce_in("turn-1", &set).await;
+        let decided = eventually("a decision", async || {
+            let outcomes = (counted("accepted") as usize, counted("unavailable") as usize);
+            (outcomes.0 + outcomes.1 > kept.len()).then_some(outcomes)
+        });
+        if decided.await.1 == 0 {
+            kept.push(set.identity());
+            continue;
+        }
+        let told = agent.wait_for(|event| matches!(event.what, What::ArtifactError { .. })).await;
+        let What::ArtifactError { event_id: echoed, sha256, code } = told.what else { unreachable!() };
+        assert_eq!((echoed, sha256, code), (Some(event_id), set.identity(), "unavailable".to_owned()));
+        break set;
+    };
+    let identities = |sets: Vec<Value>| -> Vec<String> {
+        sets.iter().rev().map(|set| set["sha256"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(identities(gateway.sets("c1").await), kept);
+    assert_eq!(readiness(&gateway).await, 503);
+
+    disk.empty();
+    becomes(&gateway, 200).await;
+    agent.announce_in("turn-1", &refused).await;
+    gateway.wait_for_set("c1", &refused.identity()).await;
+    kept.push(refused.identity());
+    agent.cut().await;
+    gateway.restart().await;
+    assert_eq!(identities(gateway.sets("c1").await), kept, "after a restart");
 }
 
 #[tokio::test]

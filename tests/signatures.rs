@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use axum::routing::get;
 use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use http::{HeaderMap, HeaderValue, Method};
 use serde_json::{Value, json};
 use sluice::clock::Clock;
+use sluice::config::Layer;
 use sluice::identity::{Refusal, Signatures};
 use sluice::metrics::Metrics;
 use sluice::outbound::{Bounds, Outbound, Resolve, Resolver};
@@ -21,7 +22,9 @@ use sluice::protocol::signature::{Request, Rules};
 use sluice::store::{Store, StoreOptions};
 use support::db::{self, TestDatabase};
 use support::signer::{Signing, redirect};
-use support::{Agent, Answer, Gateway, Origin, SampleSet, SigningAgent, Wire, bytes, eventually, key_set, set_file};
+use support::{
+    Agent, Answer, Download, Gateway, Origin, SampleSet, SigningAgent, Wire, bytes, eventually, key_set, set_file,
+};
 use tokio_util::task::TaskTracker;
 
 on_both_databases!(a_nonce_is_spent_for_good, a_new_key_is_vouched_for_by_an_old_one, a_signed_agent_serves_and_reads);
@@ -209,6 +212,13 @@ async fn a_new_key_is_vouched_for_by_an_old_one(database: &TestDatabase) {
     assert_eq!(outcome(&agent).await, "ok");
     agent.seeds = vec![1];
     assert_eq!(outcome(&agent).await, "signature_key_not_continued");
+    // One that only reads has no name, but a principal.
+    let principal = agent.principal().replace('/', "%2F").replace(':', "%3A");
+    let path = format!("/v1/agents/{principal}/keys");
+    assert_eq!(gateway.ask(Method::DELETE, &path, "", None).await.status, 401);
+    assert_eq!(gateway.ask(Method::DELETE, &path, &gateway.operator(), None).await.status, 204);
+    assert_eq!(gateway.ask(Method::DELETE, &path, &gateway.operator(), None).await.status, 404);
+    assert_eq!(outcome(&agent).await, "ok");
 }
 
 #[tokio::test]
@@ -322,12 +332,59 @@ async fn a_body_is_covered_and_checked() {
     assert_eq!(code(&ask(&gateway, &large).await), "signature_body_too_large");
 }
 
+/// The head of the answer to an upgrade with these headers.
+async fn upgrade(gateway: &Gateway, headers: &[(&'static str, String)]) -> Download {
+    let mut request = gateway.request(Method::GET, "/ws", "", None);
+    let handshake = [
+        ("connection", "Upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ];
+    let signed = headers.iter().map(|(name, value)| (*name, value.as_str()));
+    for (name, value) in handshake.into_iter().chain(signed) {
+        request.headers_mut().insert(name, value.parse().unwrap());
+    }
+    gateway.client().send(request).await
+}
+
+#[tokio::test]
+async fn whoever_is_sent_away_may_come_again_with_the_same_signature() {
+    let limits = |layer: &mut Layer| (layer.agent_admission, layer.reader_rate) = (Some(1), Some(1));
+    let gateway = builder().with(limits).start().await;
+    let agent = SigningAgent::start(&[1]).await;
+    gateway.put_chat("c", &[&agent.principal()]).await;
+    let body = json!({"session_id": "s", "chat": "c", "agent": "agent:x"}).to_string().into_bytes();
+
+    let upgrades: Vec<_> = (0..6).map(|_| agent.sign(&gateway, "GET", "/ws").headers()).collect();
+    let answers = join_all(upgrades.iter().map(|headers| upgrade(&gateway, headers))).await;
+    let refused = answers.iter().position(|answer| answer.status == 503).expect("too many at once");
+    eventually("a place", async || (upgrade(&gateway, &upgrades[refused]).await.status == 101).then_some(())).await;
+
+    for (method, target, body, status) in
+        [("GET", "/v1/chats/c/sets", None, 200), ("POST", "/v1/sessions", Some(body), 403)]
+    {
+        let signed: Vec<_> =
+            (0..8).map(|_| Signing { body: body.clone(), ..agent.sign(&gateway, method, target) }).collect();
+        let requests: Vec<_> = signed.iter().map(|signing| (signing, signing.headers())).collect();
+        let send = |at: usize| {
+            let (signing, headers) = &requests[at];
+            let body = signing.body.as_ref().map(|body| serde_json::from_slice(body).unwrap());
+            send(&gateway, method.parse().unwrap(), target, headers, body)
+        };
+        let answers = join_all((0..8).map(&send)).await;
+        let refused = answers.iter().position(|answer| answer.status == 429).expect("too many at once");
+        eventually("an answer", async || (send(refused).await.status == status).then_some(())).await;
+    }
+    assert_eq!(gateway.metric("sluice_signatures_total{outcome=\"signature_replayed\"}"), 0.0);
+}
+
 #[tokio::test]
 async fn a_key_set_is_fetched_once_for_all_who_wait_for_it() {
     let gateway = builder().start().await;
     let agent = SigningAgent::start(&[1]).await;
     let targets: Vec<_> = (0..20).map(|_| agent.sign(&gateway, "GET", "/v1/chats/c/sets")).collect();
-    let answers = futures_util::future::join_all(targets.iter().map(|signing| ask(&gateway, signing))).await;
+    let answers = join_all(targets.iter().map(|signing| ask(&gateway, signing))).await;
     assert!(answers.iter().all(|answer| answer.status == 404), "verified, and no participant");
     assert_eq!(agent.origin.accepted(), 1);
 }
@@ -379,7 +436,7 @@ async fn key_sets_that_are_none() {
             assert_eq!(agent.origin.accepted(), 1, "a failure is remembered");
         }
     });
-    futures_util::future::join_all(trials).await;
+    join_all(trials).await;
     assert_eq!(elsewhere.origin.accepted(), 0, "no redirect is followed");
 }
 
@@ -432,7 +489,7 @@ async fn a_name_that_leads_inside_as_well_is_not_asked_for_keys() {
     }
     let request =
         Request { method: "GET", authority: Some("gateway.example"), target: "/ws", headers: &headers, body: None };
-    let refused = signatures.verify(request).await.unwrap_err();
+    let refused = signatures.prove(request).await.unwrap_err();
     assert!(matches!(refused, Refusal::Signature(error) if error.code() == "key_set_unreachable"), "{refused}");
     assert_eq!(origin.accepted(), 0);
 }

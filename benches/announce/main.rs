@@ -47,7 +47,7 @@ async fn measure(name: &str, database: &TestDatabase) {
         Arc::new(Metrics::new().unwrap()),
         SetLimits { deadline: Duration::from_secs(60), ..SetLimits::default() },
         Arc::new(|_| false),
-        Arc::new(|_, _| async { Err(TransferError::BlobGone) }.boxed()),
+        Arc::new(|_, _, _| async { Err(TransferError::BlobGone) }.boxed()),
         CancellationToken::new(),
     );
     let small: Vec<Text> = (0..200).map(|n| frame("agent:small", &manifest_of(n, 2, 0))).collect();
@@ -83,8 +83,12 @@ async fn slowest(sets: &Sets, texts: &[Text]) -> Duration {
 
 async fn announce(sets: &Sets, agent: &str, text: &Text) -> Duration {
     let begun = Instant::now();
-    let session =
-        OpenSession { id: "control".parse().unwrap(), agent: agent.parse().unwrap(), name: "bench".parse().unwrap() };
+    let session = OpenSession {
+        id: "control".parse().unwrap(),
+        agent: agent.parse().unwrap(),
+        name: "bench".parse().unwrap(),
+        owner: None,
+    };
     let by = Announcer { sessions: vec![session], received: tokio::time::Instant::now() };
     let decision = sets.announce(&by, text).await.expect("it is accepted");
     assert!(matches!(decision, Decision::Accepted(_)));

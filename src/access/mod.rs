@@ -77,6 +77,8 @@ pub enum Way {
 /// A place that an announcement names. Its bytes are worth no more than the announcing agent's own word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remote {
+    /// Who names it: what the place gives for its sake is not for the others that name it.
+    pub agent: Principal,
     /// Where.
     pub location: Location,
     /// The manifest's `producer.task`, which the producer's endpoint asks for.

@@ -134,6 +134,7 @@ fn ways(agent: &Principal, task: Option<&String>, locations: &[Location], people
                 Way::Relay
             }
             _ => Way::Location(Arc::new(Remote {
+                agent: agent.clone(),
                 location: location.clone(),
                 task: task.cloned(),
                 signed: people.let_sign(agent, &location.kind, &location.target),

@@ -18,11 +18,11 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
+use super::answer::ReadEnd;
 use super::gate::{Admitted, Credential};
 use super::mailbox::{Mail, Mailbox};
 use super::message::{Close, Message, Text};
 use super::outbox::Outbox;
-use super::read::ReadEnd;
 use super::reads::{self, Dropped, Outcome, Reads};
 use super::registry::{ConnectionId, Kind};
 use super::slots::Slots;

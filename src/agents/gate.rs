@@ -50,6 +50,19 @@ pub struct Admitted {
     pub agent: Principal,
     /// The name it asked for, which is its own.
     pub name: AgentName,
+    /// Whose agent it is, where its token says so.
+    pub owner: Option<Arc<str>>,
+}
+
+/// What a credential proves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proven {
+    /// Who its bearer is.
+    pub agent: Principal,
+    /// The one name it is good for; none where it is good for any.
+    pub name: Option<AgentName>,
+    /// Whose agent that is, where it says so.
+    pub owner: Option<Arc<str>>,
 }
 
 /// Decides `session.create` and `data.hello`.
@@ -67,16 +80,16 @@ impl Gate {
     }
 
     /// Who a credential says its bearer is. It may wait for a platform's keys.
-    pub async fn identify(&self, credential: Option<&Credential>) -> Result<(Principal, Option<AgentName>), ErrorBody> {
+    pub async fn identify(&self, credential: Option<&Credential>) -> Result<Proven, ErrorBody> {
         match credential.ok_or_else(no_credential)? {
             Credential::Token(token) => agent(self.tokens.identify(token, &self.clock).await),
-            Credential::Signed(agent, _) => Ok((agent.clone(), None)),
+            Credential::Signed(agent, _) => Ok(Proven { agent: agent.clone(), name: None, owner: None }),
             Credential::Refused(error) => Err(ErrorBody::clone(error)),
         }
     }
 
     /// Who a token says its bearer is, by what is known now.
-    pub fn identify_now(&self, token: &str) -> Result<(Principal, Option<AgentName>), ErrorBody> {
+    pub fn identify_now(&self, token: &str) -> Result<Proven, ErrorBody> {
         agent(self.tokens.verify(token, &self.clock))
     }
 
@@ -108,7 +121,7 @@ impl Gate {
 
     /// Admits an agent under the name it asks for. A name belongs to the first principal that held it.
     pub async fn admit(&self, credential: Option<&Credential>, name: Option<&str>) -> Result<Admitted, ErrorBody> {
-        let (agent, own_name) = self.identify(credential).await?;
+        let Proven { agent, name: own_name, owner } = self.identify(credential).await?;
         let Some(name) = name else {
             return Err(ErrorBody::new("bad_request", "the frame names no agent"));
         };
@@ -124,7 +137,7 @@ impl Gate {
             self.is_its_own(agent, once, &name).await?;
         }
         match self.store.claim_name(&name, &agent, self.clock.unix_millis()).await {
-            Ok(Claim::Held) => Ok(Admitted { agent, name }),
+            Ok(Claim::Held) => Ok(Admitted { agent, name, owner }),
             Ok(Claim::Foreign) => Err(ErrorBody::new("forbidden", "this name belongs to another agent")),
             Err(error) => Err(unavailable(&error)),
         }
@@ -138,9 +151,11 @@ fn no_credential() -> ErrorBody {
     )
 }
 
-fn agent(verified: Result<Identity, TokenError>) -> Result<(Principal, Option<AgentName>), ErrorBody> {
+fn agent(verified: Result<Identity, TokenError>) -> Result<Proven, ErrorBody> {
     match verified {
-        Ok(Identity::Agent { principal, name, .. }) => Ok((principal, name)),
+        Ok(Identity::Agent { principal: agent, name, owner }) => {
+            Ok(Proven { agent, name, owner: owner.map(Into::into) })
+        }
         Ok(Identity::Reader(_) | Identity::Operator) => {
             Err(ErrorBody::new("forbidden", "this token is not an agent's: it has no agent_id and no scope agent"))
         }

@@ -11,8 +11,8 @@ use std::task::{Context, Poll};
 use futures_util::task::AtomicWaker;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::answer::NewRead;
 use super::message::Close;
-use super::read::NewRead;
 use crate::protocol::frames::PlatformFrame;
 use crate::protocol::limits::CREDIT_DEFAULT;
 use crate::protocol::{Principal, RequestId};

@@ -4,6 +4,7 @@
 //! mailbox. Announcements are handed up by a bounded channel. What an announcement means, and what a read is for, is
 //! not known here (specification section 4).
 
+pub mod answer;
 pub mod connection;
 pub mod gate;
 pub mod mailbox;
@@ -22,11 +23,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use answer::ReadEnd;
 pub use connection::Connection;
 pub use gate::{Credential, Gate};
 pub use mailbox::Mailbox;
 pub use message::{Close, Message, Text};
-pub use read::{Read, ReadEnd, ReadEvent};
+pub use read::{Read, ReadEvent};
 pub use registry::{Kind, Link, Online, Registry};
 pub use slots::{Slot, SlotRequest, Slots};
 
@@ -45,6 +47,8 @@ pub struct OpenSession {
     pub agent: Principal,
     /// The name it was opened under.
     pub name: AgentName,
+    /// Whose agent it is, where its token says so.
+    pub owner: Option<Arc<str>>,
 }
 
 /// An announcement as it came, for whoever decides it.

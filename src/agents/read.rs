@@ -1,31 +1,19 @@
-//! One `blob.read`, seen from both sides. Its queue is its credit: it holds exactly the frames that were granted.
+//! One `blob.read` as its feed holds it. Its queue is its credit: it holds exactly the frames that were granted.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 
+use super::answer::{Answer, NewRead, ReadEnd, Shared, State};
 use super::mailbox::{Gone, Mailbox};
 use super::slots::Slot;
-use crate::protocol::frames::{BlobEnd, BlobErrorCode, BlobRead};
+use crate::protocol::frames::BlobRead;
 use crate::protocol::{ByteRange, Principal, RequestId, Sha256};
-use crate::read::{Progress, Violation};
-
-/// How a read ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ReadEnd {
-    /// Every byte has come.
-    Complete,
-    /// The agent cannot serve it.
-    Refused(BlobErrorCode),
-    /// The agent broke a rule.
-    Broke(Violation),
-    /// The connection is gone.
-    Disconnected,
-}
+use crate::read::Progress;
 
 /// What happens next on a read.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,46 +32,6 @@ pub struct Read {
     shared: Arc<Shared>,
     mailbox: Arc<Mailbox>,
     over: bool,
-}
-
-/// A read as it is handed to a connection's task.
-#[derive(Debug)]
-pub struct NewRead {
-    /// What goes out.
-    pub frame: BlobRead,
-    /// Whose read it is, where one socket carries several agents.
-    pub agent: Principal,
-    /// The connection's side.
-    pub answer: Answer,
-}
-
-/// A read as the connection's task holds it.
-#[derive(Debug)]
-pub struct Answer {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
-    wake: AtomicWaker,
-}
-
-#[derive(Debug)]
-struct State {
-    progress: Progress,
-    frames: VecDeque<Bytes>,
-    end: Option<ReadEnd>,
-    slot: Option<Slot>,
-    /// When credit was granted to an agent that had none left, until its next frame.
-    granted: Option<Instant>,
-    round_trip: Option<Duration>,
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Read {
@@ -182,55 +130,5 @@ impl Drop for Read {
             self.mailbox.cancel(&self.id);
         }
         drop(slot);
-    }
-}
-
-impl Answer {
-    /// Takes in a `blob.data` frame.
-    pub fn data(&self, offset: u64, payload: Bytes, now: Instant) -> Result<(), Violation> {
-        let mut state = self.shared.lock();
-        state.progress.data(offset, payload.len() as u64)?;
-        if let Some(granted) = state.granted.take() {
-            state.round_trip = Some(now.saturating_duration_since(granted));
-        }
-        state.frames.push_back(payload);
-        drop(state);
-        self.shared.wake.wake();
-        Ok(())
-    }
-
-    /// Takes in the `blob.end`.
-    pub fn end(&self, end: &BlobEnd) -> Result<(), Violation> {
-        self.shared.lock().progress.end(end)
-    }
-
-    /// Frames that the agent may still send.
-    pub fn credit(&self) -> u32 {
-        self.shared.lock().progress.credit()
-    }
-
-    /// Bytes that have not come yet.
-    pub fn remaining(&self) -> u64 {
-        self.shared.lock().progress.remaining()
-    }
-
-    /// Frees the slot of a read whose end does not come.
-    pub fn release(&self) {
-        let slot = self.shared.lock().slot.take();
-        drop(slot);
-    }
-
-    /// Ends the read and frees its slot.
-    pub fn finish(self, end: ReadEnd) {
-        let mut state = self.shared.lock();
-        let slot = state.slot.take();
-        let refused = end == ReadEnd::Refused(BlobErrorCode::TooManyReads);
-        state.end.get_or_insert(end);
-        drop(state);
-        self.shared.wake.wake();
-        match slot {
-            Some(slot) if refused => slot.refused(),
-            slot => drop(slot),
-        }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::read::{Answer, NewRead, ReadEnd};
+use super::answer::{Answer, NewRead, ReadEnd};
 use super::registry::Kind;
 use crate::protocol::data::DataFrame;
 use crate::protocol::frames::{BlobEnd, BlobError, BlobErrorCode};

@@ -103,8 +103,8 @@ where
             return;
         };
         if let Some(token) = &update.token {
-            let same = self.agents.gate.identify_now(token).and_then(|(agent, _)| {
-                let same = agent == session.agent;
+            let same = self.agents.gate.identify_now(token).and_then(|proven| {
+                let same = proven.agent == session.agent;
                 same.then_some(()).ok_or_else(|| ErrorBody::new("forbidden", "the token is for another agent"))
             });
             if let Err(error) = same {
@@ -149,11 +149,11 @@ where
     }
 
     fn open(&mut self, admitted: Admitted) -> OpenSession {
-        let Admitted { agent, name } = admitted;
+        let Admitted { agent, name, owner } = admitted;
         let now = self.agents.clock.unix_millis();
         let connection = (self.id, self.kind, &self.mailbox);
         self.slots = Some(self.agents.registry.attach(&agent, &name, connection, self.slots.take(), now));
-        let session = OpenSession { id: session_id(), agent, name };
+        let session = OpenSession { id: session_id(), agent, name, owner };
         self.end_sessions(|open| open.agent == session.agent && open.name == session.name);
         if self.kind == Kind::Control {
             self.agents.registry.open_session(&session.id);

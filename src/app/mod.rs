@@ -121,9 +121,9 @@ impl Gateway {
         let access = Access::new(store.clone(), ACCESS_BYTES);
         let transfers = Transfers::new(Arc::clone(&agents), access.clone(), locations, limits, tracker.clone());
         let reads = Arc::clone(&transfers);
-        let fetch: Fetch = Arc::new(move |agent, readable| {
+        let fetch: Fetch = Arc::new(move |agent, readable, brought| {
             let transfers = Arc::clone(&reads);
-            async move { transfers.fetch(agent, readable).await }.boxed()
+            async move { transfers.fetch(agent, readable, &brought).await }.boxed()
         });
         let set_limits = SetLimits { quota: settings.quota, ..SetLimits::default() };
         let ended = CancellationToken::new();
@@ -309,7 +309,8 @@ pub async fn check(settings: Settings) -> anyhow::Result<()> {
 }
 
 async fn open_store(settings: &Settings, migrate: bool, clock: &Clock) -> Result<Store, OpenError> {
-    let options = StoreOptions { migrate, clock: clock.clone(), ..StoreOptions::default() };
+    let options =
+        StoreOptions { migrate, clock: clock.clone(), chat_limit: settings.quota.chat, ..StoreOptions::default() };
     Store::open(settings.database_url.expose(), options).await
 }
 

@@ -22,8 +22,21 @@ const EXPIRED: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// How long a session stays bound, and how long a set waits for its own to be: no turn takes so long.
 const SESSIONS: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
+/// How long the keys of an agent are known that has nothing here and does not sign any more.
+const KEYS: Duration = Duration::from_secs(90 * 24 * 60 * 60);
+
 /// Rows that the sweep removes, as metrics name them.
-const KINDS: [&str; 8] = ["reads", "handed_out", "expired_sets", "old_sets", "unbound_sets", "sessions", "manifests", "endpoints"];
+const KINDS: [&str; 9] = [
+    "reads",
+    "handed_out",
+    "expired_sets",
+    "old_sets",
+    "unbound_sets",
+    "sessions",
+    "manifests",
+    "endpoints",
+    "nonces",
+];
 
 /// How long what is kept is kept.
 #[derive(Debug, Clone, Copy)]
@@ -77,6 +90,11 @@ impl Sweep<'_> {
         self.in_batches("sessions", || self.store.sweep_sessions(sessions, BATCH)).await;
         self.in_batches("manifests", || self.store.sweep_manifests(MANIFESTS)).await;
         self.in_batches("endpoints", || self.store.sweep_endpoints(BATCH)).await;
+        // While agents sign, their nonces go meanwhile; these are the last ones'.
+        self.in_batches("nonces", || self.store.sweep_nonces(self.clock.unix_millis(), BATCH)).await;
+        if let Err(error) = self.keys().await {
+            tracing::warn!(%error, what = "keys", "a sweep is left for later");
+        }
         if let Err(error) = self.files().await {
             tracing::warn!(%error, what = "files", "a sweep is left for later");
         }
@@ -88,6 +106,19 @@ impl Sweep<'_> {
         let mut after = None;
         loop {
             after = self.store.sweep_files(after, BATCH).await?;
+            if after.is_none() {
+                return Ok(());
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Keys of agents that have nothing here that the keys could guard. All are looked at, some at a time.
+    async fn keys(&self) -> Result<(), StoreError> {
+        let before = self.before(KEYS);
+        let mut after = None;
+        loop {
+            after = self.store.sweep_keys(before, after.as_ref(), BATCH).await?;
             if after.is_none() {
                 return Ok(());
             }

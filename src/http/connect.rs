@@ -20,7 +20,6 @@ use tokio_tungstenite::tungstenite::error::ProtocolError;
 use super::error::Problem;
 use super::{AppState, auth};
 use crate::agents::{Agents, Announce, Close, Connection, Credential, Kind, Mailbox, Message, Text};
-use crate::identity::Identity;
 use crate::protocol::data::FRAME_MAX;
 use crate::protocol::frames::{ErrorBody, PlatformFrame};
 use crate::protocol::limits::MANIFEST_BYTES;
@@ -49,8 +48,9 @@ pub struct ConnectQuery {
 }
 
 /// Takes an agent's connection. A token that comes with it is judged by the first frame; a signature, which covers the
-/// upgrade, is judged here, and its nonce is spent before the upgrade is answered. Either way a refused credential is
-/// told why over the socket, and closed with 4001: an answer of 401 would leave an agent's log without the reason.
+/// upgrade, is judged here. Its nonce is spent before the upgrade is answered, and after it was let in: whoever is sent
+/// away for a while may come again with the same signature. Either way a refused credential is told why over the socket,
+/// and closed with 4001: an answer of 401 would leave an agent's log without the reason.
 pub async fn connect(
     State(state): State<AppState>,
     Query(query): Query<ConnectQuery>,
@@ -64,17 +64,28 @@ pub async fn connect(
         upgrade.map_err(|_| Problem::BadRequest("this route is for WebSocket upgrades over HTTP/1.1".into()))?;
     let marked = headers.get("uamp-connection").is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"data"));
     let kind = if marked || query.conn.as_deref() == Some("data") { Kind::Data } else { Kind::Control };
-    let credential = match auth::bearer(&headers).or(query.token.as_deref()) {
-        Some(token) => Some(Credential::token(token)),
-        None if auth::is_signed(&headers) => Some(signed(&method, &uri, &headers, &state).await),
-        None => None,
+    let (mut credential, proof) = match auth::bearer(&headers).or(query.token.as_deref()) {
+        Some(token) => (Some(Credential::token(token)), None),
+        None if auth::is_signed(&headers) => match auth::prove(&method, &uri, &headers, &state).await {
+            Ok(proof) => (None, Some(proof)),
+            Err(problem) => (Some(refused(&problem)), None),
+        },
+        None => (None, None),
     };
     // Whoever has not said who they are by now may not fill as much memory as an agent may.
-    let known = state.agents.gate.identify(credential.as_ref()).await.is_ok();
+    let mut known = proof.is_some() || state.agents.gate.identify(credential.as_ref()).await.is_ok();
     if !known && credential.is_some() {
         state.limiter.failed(&extensions)?;
     }
     state.limiter.admit(known).await?;
+    if let Some(proof) = proof {
+        let accepted = auth::accept(proof, &state).await;
+        if accepted.is_err() {
+            known = false;
+            state.limiter.failed(&extensions)?;
+        }
+        credential = Some(accepted.map_or_else(|problem| refused(&problem), Credential::signed));
+    }
     let (message, read_buffer) = match kind {
         Kind::Control if known => (CONTROL_MESSAGE, CONTROL_READ_BUFFER),
         Kind::Control => (STRANGERS_MESSAGE, CONTROL_READ_BUFFER),
@@ -90,14 +101,8 @@ pub async fn connect(
     Ok(upgrade.on_upgrade(move |socket| tracker.track_future(run(state, kind, credential, socket))))
 }
 
-/// What the signature of an upgrade proves.
-async fn signed(method: &Method, uri: &Uri, headers: &HeaderMap, state: &AppState) -> Credential {
-    match auth::verify(method, uri, headers, state).await {
-        Ok(Identity::Agent { principal, .. }) => Credential::signed(principal),
-        // Only agents sign.
-        Ok(_) => Credential::refused(ErrorBody::new("forbidden", "only an agent connects here")),
-        Err(problem) => Credential::refused(ErrorBody::new(problem.code(), problem.to_string())),
-    }
+fn refused(problem: &Problem) -> Credential {
+    Credential::refused(ErrorBody::new(problem.code(), problem.to_string()))
 }
 
 async fn run(state: AppState, kind: Kind, credential: Option<Credential>, socket: WebSocket) {

@@ -134,7 +134,7 @@ pub fn complete(routes: Router<AppState>, state: AppState) -> Router {
     routes
         .method_not_allowed_fallback(error::method_not_allowed)
         .fallback(error::not_found)
-        .layer(middleware::from_fn_with_state(auth::bodies(&state.signatures), auth::read_signed_bodies))
+        .layer(middleware::from_fn_with_state(auth::Bodies::new(&state), auth::read_signed_bodies))
         .layer(middleware::from_fn_with_state(state.limiter.clone(), limit::limit))
         .layer(middleware::from_fn_with_state(state.metrics.clone(), trace::trace))
         .with_state(state)

@@ -140,6 +140,10 @@ async fn bind_session(
         Binding::Unchanged => StatusCode::OK,
         Binding::Conflict => return Err(Problem::Conflict("the session is bound to another agent or chat".into())),
         Binding::NoSuchChat => return Err(Problem::NotFound),
+        Binding::QuotaExceeded(exceeded) => {
+            let message = format!("sets wait for this session, and {exceeded}: make room there, or raise its limits");
+            return Err(Problem::Conflict(message.into()));
+        }
     };
     Ok((status, Json(SessionView { session_id, chat, agent })).into_response())
 }
@@ -239,14 +243,18 @@ async fn put_agent(
     get_agent(operator, State(state), PathOf(name)).await
 }
 
-/// Forgets the keys that an agent is known by, so that it can go on with new ones after it lost the old.
+/// Forgets the keys that an agent is known by, so that it can go on with new ones after it lost the old. The agent is
+/// written by its name or as a principal, for one that only reads has no name.
 async fn forget_keys(
     _: Operator,
     State(state): State<AppState>,
-    PathOf(name): PathOf<AgentName>,
+    PathOf(agent): PathOf<String>,
 ) -> Result<StatusCode, Problem> {
-    let record = state.store.agent_by_name(&name).await?.ok_or(Problem::NotFound)?;
-    done(state.signatures.forget_keys(&record.principal).await?)
+    let agent = resolve_agent(&state.store, &agent).await.map_err(|problem| match problem {
+        Problem::BadRequest(_) => Problem::NotFound,
+        problem => problem,
+    })?;
+    done(state.signatures.forget_keys(&agent).await?)
 }
 
 fn done(found: bool) -> Result<StatusCode, Problem> {

@@ -100,6 +100,7 @@ async fn form(State(state): State<AppState>, uri: Uri, headers: HeaderMap) -> Re
     if let Some(caller) = cookie::browser(cookie.as_deref(), &state).await? {
         let body = format!(
             "<p>You are signed in as <strong>{}</strong>.</p>\n\
+             <p>Links to files in your chats open in this browser until you sign out, or have to sign in again.</p>\n\
              <form method=\"post\" action=\"/signout\"><button>Sign out</button></form>\n",
             Escaped(caller.principal.as_str())
         );

@@ -88,16 +88,8 @@ impl Signatures {
         }))
     }
 
-    /// Who sent a request that has no body: `agent:<agent URL>`.
-    ///
-    /// # Errors
-    /// The first check that fails.
-    pub async fn verify(&self, request: Request<'_>) -> Result<Principal, Refusal> {
-        let proof = self.prove(request).await?;
-        self.accept(proof, &[]).await
-    }
-
-    /// The checks that do not need the body. The request is not let in before [`accept`](Self::accept).
+    /// The checks that do not need the body, and use nothing up. The request is not let in before
+    /// [`accept`](Self::accept).
     ///
     /// # Errors
     /// The first check that fails.
@@ -110,7 +102,7 @@ impl Signatures {
         proven.await.inspect_err(|refusal| self.count(*refusal))
     }
 
-    /// The checks that remain: the body, the nonces (which are spent by it), and the keys.
+    /// The checks that remain: the body, the nonces (which are spent by it), and the keys. Who sent it: `agent:<agent URL>`.
     ///
     /// # Errors
     /// The first check that fails.

@@ -87,6 +87,11 @@ pub enum AgentFrame<'a> {
     Unknown(String),
 }
 
+/// The type of an announcement.
+const ANNOUNCEMENT: &str = "artifact.manifest";
+/// Longest text that any other frame is likely to have, in bytes.
+const LONG: usize = 16 * 1024;
+
 #[derive(Deserialize)]
 struct Head<'a> {
     #[serde(rename = "type", borrow)]
@@ -96,6 +101,13 @@ struct Head<'a> {
 impl<'a> AgentFrame<'a> {
     /// Reads one text frame.
     pub fn parse(text: &'a str) -> Result<Self, InvalidFrame> {
+        // As good as always it is an announcement, and looking for its type first would read all of it once more.
+        if text.len() > LONG
+            && let Ok(announcement) = serde_json::from_str::<Announcement<'a>>(text)
+            && announcement.kind.as_deref() == Some(ANNOUNCEMENT)
+        {
+            return Ok(Self::Announcement(announcement));
+        }
         let head: Head<'a> = serde_json::from_str(text)?;
         let kind = head.kind.ok_or(InvalidFrame::NoType)?;
         Ok(match &*kind {
@@ -106,7 +118,7 @@ impl<'a> AgentFrame<'a> {
             "data.hello" => Self::DataHello(serde_json::from_str(text)?),
             "blob.end" => Self::BlobEnd(serde_json::from_str(text)?),
             "blob.error" => Self::BlobError(serde_json::from_str(text)?),
-            "artifact.manifest" => Self::Announcement(serde_json::from_str(text).map_err(InvalidFrame::Announcement)?),
+            ANNOUNCEMENT => Self::Announcement(serde_json::from_str(text).map_err(InvalidFrame::Announcement)?),
             _ => Self::Unknown(kind.into_owned()),
         })
     }
@@ -270,6 +282,8 @@ pub struct Progress {
 /// `artifact.manifest`: a set is available, or being produced.
 #[derive(Debug, Deserialize)]
 pub struct Announcement<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Option<Cow<'a, str>>,
     /// Echoed in an `artifact.error`.
     pub event_id: Option<String>,
     /// The task the set answers.

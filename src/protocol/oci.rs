@@ -5,7 +5,7 @@ const NAME_BYTES: usize = 255;
 
 /// Where a registry keeps a blob. The tag or digest of a reference names an artifact, and a blob is named by its own
 /// hash, so nothing more is needed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct OciReference {
     /// Host, perhaps with a port.
     pub registry: String,

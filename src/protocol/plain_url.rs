@@ -36,7 +36,7 @@ impl PlainUrl {
             return None;
         }
         let path = url.path().strip_prefix('/')?;
-        let segments: Vec<String> = if path.is_empty() { Vec::new() } else { path.split('/').map(str::to_owned).collect() };
+        let segments: Vec<String> = if path.is_empty() { Vec::new() } else { path.split('/').map(|segment| segment.replace(COLON[0], ":").replace(COLON[1], ":")).collect() };
         if segments.len() > SEGMENTS || !segments.iter().all(|segment| is_plain(segment)) {
             return None;
         }
@@ -59,6 +59,9 @@ impl PlainUrl {
         depths.filter_map(|depth| Principal::agent(&format!("{}/{}", self.origin, self.segments[..depth].join("/"))).ok())
     }
 }
+
+/// As a colon is written where it need not be: what endpoints name blobs by has one.
+const COLON: [&str; 2] = ["%3A", "%3a"];
 
 fn is_plain(segment: &str) -> bool {
     !segment.is_empty()

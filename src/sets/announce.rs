@@ -3,15 +3,13 @@
 use tokio::time::Instant;
 
 use super::frame::{Claims, Content, Inlined, Refused, named_in, parse_off_task};
+use super::keep::{Origin, session_unknown};
+use super::places::Party;
 use super::reading::Reading;
-use super::{Accepted, AnnounceCode, Announcer, Decision, Refusal, Sets, kib};
-use crate::access;
+use super::{AnnounceCode, Announcer, Decision, Refusal, Sets, kib};
 use crate::agents::Text;
 use crate::protocol::{Principal, SessionId, Sha256};
-use crate::store::{Commit, NewAnnouncement, NewSet, Order};
-
-/// Whose announcement it is, and the relayed turn that it belongs to.
-pub(super) type Place = (Principal, Option<SessionId>);
+use crate::store::NewSet;
 
 /// The event id and hash that a refusal echoes, where they could be read.
 type Named = Option<(Option<String>, String)>;
@@ -62,15 +60,15 @@ impl Sets {
         let named = (event_id, sha256.to_hex());
         let kept = async {
             let mut content = content?;
-            let place = self.place_of(by, content.session.take()).await?;
+            let origin = self.origin_of(by, content.session.take()).await?;
             match std::mem::replace(&mut content.inlined, Inlined::Nothing) {
                 Inlined::Whole(tree) => self
-                    .keep(place, sha256, content, (NewSet::Tree(tree), None), deadline)
+                    .keep(origin, sha256, content, (NewSet::Tree(tree), None), deadline)
                     .await
                     .map(Decision::Accepted),
                 // The parsed manifest is not kept while it waits: the text is, which its connection has room for.
                 Inlined::Root(_) | Inlined::Nothing => {
-                    self.keep_or_read(by, text, sha256, place, content, deadline).await
+                    self.keep_or_read(by, text, sha256, origin, content, deadline).await
                 }
             }
         };
@@ -83,11 +81,11 @@ impl Sets {
         by: &Announcer,
         text: &Text,
         sha256: Sha256,
-        place: Place,
+        origin: Origin,
         content: Content,
         deadline: Instant,
     ) -> Result<Decision, Refused> {
-        let announced = self.store.announced_by(&place.0, &sha256).await;
+        let announced = self.store.announced_by(&origin.0, &sha256).await;
         match announced.map_err(|error| Refused::of_store(&error))? {
             Some(held) if held.size != content.size => {
                 let message = format!("the manifest's canonical form has {} bytes", held.size);
@@ -95,71 +93,22 @@ impl Sets {
             }
             Some(held) => {
                 let set = (NewSet::Known(sha256, held.entries), None);
-                if let Some(kept) = self.try_keep(place.clone(), sha256, content, set, deadline).await? {
+                if let Some(kept) = self.try_keep(origin.clone(), sha256, content, set, deadline).await? {
                     return Ok(Decision::Accepted(kept));
                 }
             }
             None => {}
         }
-        let Some(turn) = self.lanes.enter(&place.0) else {
+        let Some(turn) = self.lanes.enter(&origin.0) else {
             let message = "two announcements of this agent have to be read already: wait for their outcome";
             return Err(Refused::new(AnnounceCode::RateLimited, message));
         };
-        Ok(Decision::Read(Box::new(Reading::new(self.clone(), text.clone(), place, turn, by.received))))
-    }
-
-    pub(super) async fn keep(
-        &self,
-        place: Place,
-        sha256: Sha256,
-        content: Content,
-        set: (NewSet, Option<Order>),
-        deadline: Instant,
-    ) -> Result<Accepted, Refused> {
-        let kept = self.try_keep(place, sha256, content, set, deadline).await?;
-        kept.ok_or_else(|| Refused::unavailable("the manifest is kept no longer; announce the set again"))
-    }
-
-    /// None when a set that was said to be known is not.
-    async fn try_keep(
-        &self,
-        (agent, session): Place,
-        sha256: Sha256,
-        content: Content,
-        (set, order): (NewSet, Option<Order>),
-        deadline: Instant,
-    ) -> Result<Option<Accepted>, Refused> {
-        let tree = match &set {
-            NewSet::Tree(tree) => Some(tree),
-            NewSet::Known(..) => None,
-        };
-        let locations = tree.iter().flat_map(|tree| tree.locations()).chain(content.locations.iter().flatten());
-        let endpoints = access::endpoints(locations);
-        self.store.claim_endpoints(&agent, endpoints).await.map_err(|error| Refused::of_store(&error))?;
-        let new = NewAnnouncement {
-            agent: agent.clone(),
-            session,
-            task: content.task.clone(),
-            set,
-            locations: content.locations,
-            progress: content.progress,
-            quota: self.limits.quota,
-            deadline: Some(deadline),
-            order,
-        };
-        let commit = self.store.commit_announcement(new).await.map_err(|error| Refused::of_store(&error))?;
-        let accepted = |chat, new| Ok(Some(Accepted { agent, chat, sha256, task: content.task, new }));
-        match commit {
-            Commit::Stored(stored) => accepted(stored.chat, stored.new),
-            Commit::Overtaken => accepted(None, false),
-            Commit::QuotaExceeded(exceeded) => Err(Refused::new(AnnounceCode::QuotaExceeded, exceeded.to_string())),
-            Commit::ForeignSession => Err(session_unknown()),
-            Commit::NotHeld => Ok(None),
-        }
+        let party = Party::of(&origin.0, &by.sessions);
+        Ok(Decision::Read(Box::new(Reading::new(self.clone(), text.clone(), origin, (turn, party), by.received))))
     }
 
     /// Whose announcement it is, and the relayed turn that it belongs to. A control session names its agent only.
-    async fn place_of(&self, by: &Announcer, session: Option<SessionId>) -> Result<Place, Refused> {
+    async fn origin_of(&self, by: &Announcer, session: Option<SessionId>) -> Result<Origin, Refused> {
         let mut agents: Vec<&Principal> = by.sessions.iter().map(|open| &open.agent).collect();
         agents.sort();
         agents.dedup();
@@ -187,8 +136,4 @@ impl Sets {
             },
         }
     }
-}
-
-fn session_unknown() -> Refused {
-    Refused::new(AnnounceCode::SessionUnknown, "the session is not known, or not this agent's")
 }

@@ -8,12 +8,15 @@ mod announce;
 mod codes;
 mod files;
 mod frame;
+mod keep;
 mod lanes;
 mod list;
+mod places;
 mod reading;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,6 +33,7 @@ use crate::protocol::{ChatId, Principal, SessionId, Sha256, TaskId};
 use crate::store::{Quota, Store};
 use crate::transfer::TransferError;
 use lanes::Lanes;
+use places::Places;
 
 pub use codes::AnnounceCode;
 pub use files::{VersionItem, VersionList};
@@ -95,6 +99,8 @@ pub struct SetLimits {
     pub reading: Duration,
     /// How many announcements are read at once. Each may take 32 MiB and what parsing adds.
     pub readings: usize,
+    /// How long one of these that brings nothing may keep others waiting.
+    pub patience: Duration,
 }
 
 impl Default for SetLimits {
@@ -105,6 +111,7 @@ impl Default for SetLimits {
             deadline: Duration::from_millis(1700),
             reading: Duration::from_secs(120),
             readings: 8,
+            patience: Duration::from_secs(5),
         }
     }
 }
@@ -112,8 +119,9 @@ impl Default for SetLimits {
 /// Whether a control session is open on any connection.
 pub type IsOpen = Arc<dyn Fn(&SessionId) -> bool + Send + Sync>;
 
-/// Reads all of a blob for an agent, verified; the size has been bounded.
-pub type Fetch = Arc<dyn Fn(Principal, Readable) -> BoxFuture<'static, Result<Bytes, TransferError>> + Send + Sync>;
+/// Reads all of a blob for an agent, verified; the size has been bounded. Bytes are added to the count as they come.
+pub type Fetch =
+    Arc<dyn Fn(Principal, Readable, Arc<AtomicU64>) -> BoxFuture<'static, Result<Bytes, TransferError>> + Send + Sync>;
 
 /// The sets of every chat. Clones share them.
 #[derive(Clone)]
@@ -125,7 +133,7 @@ pub struct Sets {
     fetch: Fetch,
     draining: CancellationToken,
     lanes: Lanes,
-    reading: Arc<Semaphore>,
+    places: Places,
     /// In KiB, for a semaphore counts to 2^32 - 1 at a time.
     budget: Arc<Semaphore>,
 }
@@ -151,8 +159,8 @@ impl Sets {
             let _ = metrics.announcements.with_label_values(&[outcome]);
         }
         let budget = Arc::new(Semaphore::new(kib(limits.budget_bytes as usize) as usize));
-        let reading = Arc::new(Semaphore::new(limits.readings));
-        Self { store, metrics, limits, is_open, fetch, draining, lanes: Lanes::default(), reading, budget }
+        let places = Places::new(limits.readings, limits.patience);
+        Self { store, metrics, limits, is_open, fetch, draining, lanes: Lanes::default(), places, budget }
     }
 }
 

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::announce::Place;
-use super::frame::{Claims, Inlined, Refused, named_in, off_task, parse_off_task};
+use super::frame::{Claims, Content, Inlined, Refused, named_in, off_task, parse_off_task};
+use super::keep::Origin;
 use super::lanes::Turn;
+use super::places::{Party, Place};
 use super::{Accepted, AnnounceCode, Refusal, Sets};
 use crate::access::{self, Announced};
 use crate::agents::Text;
@@ -23,8 +24,9 @@ use crate::transfer::TransferError;
 pub struct Reading {
     sets: Sets,
     text: Text,
-    place: Place,
+    origin: Origin,
     turn: Turn,
+    party: Party,
     /// The announcement stands where it came in, whatever is announced meanwhile.
     order: Order,
     received: Instant,
@@ -37,9 +39,9 @@ impl fmt::Debug for Reading {
 }
 
 impl Reading {
-    pub(super) fn new(sets: Sets, text: Text, place: Place, turn: Turn, received: Instant) -> Self {
+    pub(super) fn new(sets: Sets, text: Text, origin: Origin, (turn, party): (Turn, Party), received: Instant) -> Self {
         let order = sets.store.order();
-        Self { sets, text, place, turn, order, received }
+        Self { sets, text, origin, turn, party, order, received }
     }
 
     /// Whose announcement it is.
@@ -68,27 +70,59 @@ impl Reading {
 
     async fn decide(&self, deadline: Instant) -> Result<Accepted, Refused> {
         self.turn.comes().await;
-        // Bounds the memory of all announcements that are read.
-        let _place = self.sets.reading.acquire().await.map_err(|_| Refused::stopping())?;
+        let mut recalls = 0;
+        loop {
+            // Bounds the memory of all announcements that are read.
+            let place = self.sets.places.take(&self.party, recalls).await;
+            if let Some(decided) = self.decide_at(&place, deadline).await? {
+                return Ok(decided);
+            }
+            recalls += 1;
+        }
+    }
+
+    /// Decides with a place, or gives it up for others when it brings too little: what came by then is read again.
+    async fn decide_at(&self, place: &Place, deadline: Instant) -> Result<Option<Accepted>, Refused> {
         let Claims { sha256, content, .. } = parse_off_task(&self.text).await?;
         let mut content = content?;
-        let own = content.locations.clone().unwrap_or_default();
-        let task = content.task.as_ref().map(|task| task.as_str().to_owned());
-        let tree = match std::mem::replace(&mut content.inlined, Inlined::Nothing) {
-            Inlined::Whole(tree) => tree,
-            Inlined::Root(tree) => Arc::new(self.grow(*tree, &own, task.as_ref()).await?),
-            Inlined::Nothing => {
-                let wanted = Announced { sha256, size: content.size, task: task.clone(), locations: own.clone() };
-                let root = self.manifest(wanted).await?;
-                Arc::new(self.grow(GrowingTree::of(root)?, &own, task.as_ref()).await?)
-            }
+        let inlined = std::mem::replace(&mut content.inlined, Inlined::Nothing);
+        let tree = tokio::select! {
+            tree = self.complete(place, sha256, &content, inlined) => tree?,
+            () = place.recalled() => return Ok(None),
         };
         let set = (NewSet::Tree(tree), Some(self.order));
-        self.sets.keep(self.place.clone(), sha256, content, set, deadline).await
+        self.sets.keep(self.origin.clone(), sha256, content, set, deadline).await.map(Some)
+    }
+
+    /// The set with everything that did not come with the frame.
+    async fn complete(
+        &self,
+        place: &Place,
+        sha256: Sha256,
+        content: &Content,
+        inlined: Inlined,
+    ) -> Result<Arc<Tree>, Refused> {
+        let own = content.locations.clone().unwrap_or_default();
+        let task = content.task.as_ref().map(|task| task.as_str().to_owned());
+        let growing = match inlined {
+            Inlined::Whole(tree) => return Ok(tree),
+            Inlined::Root(tree) => *tree,
+            Inlined::Nothing => {
+                let wanted = Announced { sha256, size: content.size, task: task.clone(), locations: own.clone() };
+                GrowingTree::of(self.manifest(place, wanted).await?)?
+            }
+        };
+        self.grow(place, growing, &own, task.as_ref()).await.map(Arc::new)
     }
 
     /// Reads the manifests that a tree lacks, one after the other.
-    async fn grow(&self, mut tree: GrowingTree, own: &[Location], task: Option<&String>) -> Result<Tree, Refused> {
+    async fn grow(
+        &self,
+        place: &Place,
+        mut tree: GrowingTree,
+        own: &[Location],
+        task: Option<&String>,
+    ) -> Result<Tree, Refused> {
         while let Some(wanted) = tree.wanted() {
             let listed = wanted.entry.locations.as_ref().unwrap_or(&wanted.owner.locations);
             let wanted = Announced {
@@ -97,7 +131,7 @@ impl Reading {
                 task: task.cloned(),
                 locations: listed.iter().chain(own).cloned().collect(),
             };
-            let nested = self.manifest(wanted).await?;
+            let nested = self.manifest(place, wanted).await?;
             tree.supply(nested)?;
         }
         let bytes = usize::try_from(tree.nested_bytes()).unwrap_or(usize::MAX);
@@ -105,7 +139,7 @@ impl Reading {
     }
 
     /// One manifest, from the store where this agent has announced it before, else from the agent.
-    async fn manifest(&self, wanted: Announced) -> Result<Manifest, Refused> {
+    async fn manifest(&self, place: &Place, wanted: Announced) -> Result<Manifest, Refused> {
         let (sha256, size) = (wanted.sha256, wanted.size);
         let store = &self.sets.store;
         let known = async {
@@ -116,20 +150,21 @@ impl Reading {
         };
         let bytes = match known.await.map_err(|error| Refused::of_store(&error))? {
             Some(bytes) => bytes,
-            None => self.fetch(wanted).await?,
+            None => self.fetch(place, wanted).await?,
         };
         off_task(bytes.len(), move || parse(&bytes, sha256)).await?
     }
 
     /// The bytes, checked against their hash and size.
-    async fn fetch(&self, wanted: Announced) -> Result<Bytes, Refused> {
+    async fn fetch(&self, place: &Place, wanted: Announced) -> Result<Bytes, Refused> {
         let sha256 = wanted.sha256;
         let readable = access::announced(&self.sets.store, self.agent(), wanted).await;
         let Some(readable) = readable.map_err(|error| Refused::of_store(&error))? else {
             let message = format!("no location of the manifest {sha256} is one that this gateway can read");
             return Err(Refused::new(AnnounceCode::ManifestUnreadable, message));
         };
-        (self.sets.fetch)(self.agent().clone(), readable).await.map_err(|error| {
+        let fetched = (self.sets.fetch)(self.agent().clone(), readable, Arc::clone(place.brought())).await;
+        fetched.map_err(|error| {
             let code = match error {
                 TransferError::HashMismatch => AnnounceCode::HashMismatch,
                 TransferError::Shorter => AnnounceCode::SizeMismatch,

@@ -33,6 +33,23 @@ const SEEN_EVERY_MS: i64 = 60_000;
 
 const COLUMNS: &str = "name, principal, created_at, last_seen_at";
 
+/// The names that a principal holds, the first one first.
+pub(super) const NAMES_OF: &str = "SELECT name FROM agents WHERE principal = $1 ORDER BY created_at, name LIMIT $2";
+
+/// Which of so many principals hold a name.
+pub(super) fn among(principals: usize) -> String {
+    let list = rows::placeholders(1, principals);
+    format!(
+        "SELECT principal FROM agents WHERE principal IN ({list}) \
+         UNION SELECT principal FROM endpoints WHERE principal IN ({list})"
+    )
+}
+
+/// The holders of so many names.
+pub(super) fn holders_of(names: usize) -> String {
+    format!("SELECT {COLUMNS} FROM agents WHERE name IN ({})", rows::placeholders(1, names))
+}
+
 fn record(row: &AnyRow) -> Result<AgentRecord, sqlx::Error> {
     Ok(AgentRecord {
         name: rows::parsed(row, "name")?,
@@ -108,8 +125,7 @@ impl Store {
     /// The names that a principal holds, the first one first. Of many, some.
     pub async fn names_of(&self, principal: &Principal) -> Result<Vec<AgentName>, StoreError> {
         self.bounded(async {
-            let sql = "SELECT name FROM agents WHERE principal = $1 ORDER BY created_at, name LIMIT 1000";
-            let found = sqlx::query(sql).bind(principal.as_str()).fetch_all(&self.0.reader).await?;
+            let found = sqlx::query(NAMES_OF).bind(principal.as_str()).bind(1000_i64).fetch_all(&self.0.reader).await?;
             found.iter().map(|row| rows::parsed(row, "name")).collect()
         })
         .await
@@ -158,12 +174,7 @@ impl Store {
             let mut known = HashSet::new();
             let principals: Vec<&Principal> = principals.iter().collect();
             for some in principals.chunks(1000) {
-                let list = rows::placeholders(1, some.len());
-                let sql = format!(
-                    "SELECT principal FROM agents WHERE principal IN ({list}) \
-                     UNION SELECT principal FROM endpoints WHERE principal IN ({list})"
-                );
-                let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false);
+                let mut query = sqlx::query(AssertSqlSafe(among(some.len()))).persistent(false);
                 for principal in some {
                     query = query.bind(principal.as_str());
                 }
@@ -181,9 +192,7 @@ impl Store {
         self.bounded(async {
             let mut holders = HashMap::new();
             for some in names.chunks(1000) {
-                let list = rows::placeholders(1, some.len());
-                let sql = format!("SELECT {COLUMNS} FROM agents WHERE name IN ({list})");
-                let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false);
+                let mut query = sqlx::query(AssertSqlSafe(holders_of(some.len()))).persistent(false);
                 for name in some {
                     query = query.bind(name.as_str());
                 }

@@ -167,6 +167,13 @@ async fn carry_out(store: &Store, new: &NewAnnouncement) -> Result<(Transaction<
             if let NewSet::Tree(tree) = &new.set {
                 manifests::insert(&mut tx, tree).await?;
             }
+            // Asked first because most of the work is above, and again because others were not held off meanwhile.
+            if let Some(chat) = &chat
+                && store.0.dialect.lock_chat(&mut tx, chat).await?
+                && let Some(exceeded) = quota::exceeded_in_chat(&mut tx, &new.quota.chat, &here, &weight).await?
+            {
+                return Ok((tx, Commit::QuotaExceeded(exceeded)));
+            }
             insert(&mut tx, id, new, &weight, chat.as_ref(), now).await?;
             (id, false)
         }

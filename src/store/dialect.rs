@@ -5,7 +5,7 @@ use sqlx::postgres::{PgDatabaseError, PgSeverity};
 use sqlx::{AnyConnection, Row as _};
 
 use super::StoreError;
-use crate::protocol::Principal;
+use crate::protocol::{ChatId, Principal};
 
 /// Which database speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +57,20 @@ impl Dialect {
                 .execute(conn)
                 .await
                 .map(drop),
+        }
+    }
+
+    /// Holds off every other transaction that adds to this chat's announcements until this one ends, and tells whether
+    /// one may have been there since this one began. SQLite has one writer anyway.
+    pub(super) async fn lock_chat(self, conn: &mut AnyConnection, chat: &ChatId) -> Result<bool, sqlx::Error> {
+        match self {
+            Self::Sqlite => Ok(false),
+            // A key that others name it by does not change, so those who only name it go on.
+            Self::Postgres => sqlx::query("SELECT 1 FROM chats WHERE id = $1 FOR NO KEY UPDATE")
+                .bind(chat.as_str())
+                .execute(conn)
+                .await
+                .map(|_| true),
         }
     }
 

@@ -2,11 +2,15 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
+use std::{fs, io};
 
 use super::{Store, StoreError};
 
+/// What has to fit on the database's disk beside it, in bytes.
+const ROOM: usize = 256 * 1024;
+
 /// The file of a SQLite database, and which one it was when it was opened.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct DatabaseFile {
     path: PathBuf,
     identity: Option<(u64, u64)>,
@@ -22,10 +26,23 @@ impl DatabaseFile {
     fn is_in_place(&self) -> bool {
         identity(&self.path) == self.identity
     }
+
+    /// Whether there is room left on its disk. A row may find a place in what the database's files hold already long
+    /// after nothing larger does. What is written is removed at once, so hardly any of it ever gets to the disk; it is
+    /// random, because some file systems keep zeros in no room at all.
+    fn try_room(&self) -> io::Result<()> {
+        let mut name = self.path.clone().into_os_string();
+        name.push("-room");
+        let bytes: Vec<u8> = (0..ROOM / 8).flat_map(|_| rand::random::<u64>().to_le_bytes()).collect();
+        let written = fs::write(&name, bytes);
+        // Also what was written in part.
+        let removed = fs::remove_file(&name);
+        written.and(removed)
+    }
 }
 
 fn identity(path: &PathBuf) -> Option<(u64, u64)> {
-    std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+    fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
 impl Store {
@@ -37,8 +54,13 @@ impl Store {
     /// Whether the database takes a row, in bounded time: one that is read-only, whose disk is full or whose file is gone
     /// still answers.
     pub async fn beat(&self) -> Result<(), StoreError> {
-        if self.0.file.as_ref().is_some_and(|file| !file.is_in_place()) {
-            return Err(StoreError::Unavailable("the database's file was moved away or replaced".to_owned()));
+        if let Some(file) = self.0.file.clone() {
+            if !file.is_in_place() {
+                return Err(StoreError::Unavailable("the database's file was moved away or replaced".to_owned()));
+            }
+            let room = tokio::task::spawn_blocking(move || file.try_room()).await;
+            let room = room.unwrap_or_else(|_| Err(io::Error::other("the gateway is stopping")));
+            room.map_err(|error| StoreError::Unavailable(format!("the database's disk takes nothing: {error}")))?;
         }
         let store = self.clone();
         self.note(async move {

@@ -13,6 +13,15 @@ pub enum Continuity {
     Broken,
 }
 
+/// Agents whose keys are held.
+pub(super) const AGENTS: &str = "SELECT DISTINCT principal FROM keys WHERE principal > $1 ORDER BY principal LIMIT $2";
+/// Forgets the keys of those between two agents that have nothing and have not signed lately.
+pub(super) const SWEEP: &str = "DELETE FROM keys WHERE last_seen < $1 AND principal BETWEEN $2 AND $3 \
+    AND NOT EXISTS (SELECT 1 FROM keys k WHERE k.principal = keys.principal AND k.last_seen >= $1) \
+    AND NOT EXISTS (SELECT 1 FROM agents n WHERE n.principal = keys.principal) \
+    AND NOT EXISTS (SELECT 1 FROM announcements a WHERE a.agent = keys.principal) \
+    AND NOT EXISTS (SELECT 1 FROM participants p WHERE p.principal = keys.principal)";
+
 impl Store {
     /// Holds the keys that signed one request together, given by thumbprint, when one of them is held already, when the
     /// agent is not known yet, or when it need not be `continuous`. `now` is in Unix milliseconds.
@@ -60,6 +69,35 @@ impl Store {
             Ok(Continuity::Held)
         })
         .await
+    }
+
+    /// Forgets the keys of those among up to `limit` agents after one that have not signed since `before` (Unix
+    /// milliseconds) and have nothing here: no name, no set, no chat. Whoever signs for such an agent next gets nothing by
+    /// it. Returns where the next ones begin; none at the end.
+    pub async fn sweep_keys(
+        &self,
+        before: i64,
+        after: Option<&Principal>,
+        limit: u32,
+    ) -> Result<Option<Principal>, StoreError> {
+        let looked_at = self
+            .bounded(async {
+                let query = sqlx::query(AGENTS).bind(after.map_or("", Principal::as_str)).bind(i64::from(limit));
+                let found = query.fetch_all(&self.0.reader).await?;
+                found.iter().map(|row| rows::parsed::<Principal>(row, "principal")).collect::<Result<Vec<_>, _>>()
+            })
+            .await?;
+        let (Some(first), Some(last)) = (looked_at.first().cloned(), looked_at.last().cloned()) else {
+            return Ok(None);
+        };
+        let (store, until) = (self.clone(), last.clone());
+        self.note(async move {
+            let mut tx = store.begin().await?;
+            sqlx::query(SWEEP).bind(before).bind(first.as_str()).bind(until.as_str()).execute(&mut *tx).await?;
+            tx.commit().await
+        })
+        .await?;
+        Ok((looked_at.len() == usize::try_from(limit).unwrap_or(usize::MAX)).then_some(last))
     }
 
     /// Forgets every key of an agent, so that the next one that signs for it is taken for its own. Whether there was any.

@@ -28,6 +28,7 @@ mod manifests;
 mod nonces;
 mod offers;
 mod open;
+mod options;
 #[cfg(test)]
 mod plans;
 mod quota;
@@ -62,7 +63,7 @@ pub use links::{LinkAdded, LinkRecord};
 pub use manifests::Held;
 pub use nonces::Nonce;
 pub use offers::{Offer, Place, Scope, TaskRule};
-pub use open::{OpenError, StoreOptions};
+pub use options::{OpenError, StoreOptions};
 pub use quota::{Amount, Exceeded, Quota};
 pub use retention::Outdated;
 pub use sessions::{Binding, Session};
@@ -96,6 +97,7 @@ struct Inner {
     /// SQLite's only.
     file: Option<health::DatabaseFile>,
     operation_timeout: Duration,
+    chat_limit: Amount,
     clock: Clock,
     tasks: TaskTracker,
     generation: AtomicU64,

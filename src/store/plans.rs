@@ -8,8 +8,8 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::audit::read_search;
 use super::offers::{Search, blob_search, file_search, manifest_search, version_search};
 use super::{
-    FileId, Outdated, ReadFilter, Scope, Store, StoreOptions, TaskRule, announcements, audit, browsers, links,
-    manifests, nonces, quota, retention, sessions, sets, versions,
+    FileId, Outdated, ReadFilter, Scope, Store, StoreOptions, TaskRule, agents, announcements, audit, browsers, keys,
+    links, manifests, nonces, quota, retention, sessions, sets, versions,
 };
 use crate::on_both_databases;
 use crate::protocol::{ChatId, Principal, Sha256};
@@ -18,7 +18,7 @@ use db::TestDatabase;
 on_both_databases!(rows_are_found_by_index, repeated_blobs_meet_a_manifest_once);
 
 /// Enough rows that a planner sees the point of an index.
-const ROWS: [&str; 17] = [
+const ROWS: [&str; 18] = [
     "INSERT INTO chats WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 499) \
      SELECT 'c' || i, NULL, 0 FROM n",
     "INSERT INTO participants WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
@@ -46,6 +46,8 @@ const ROWS: [&str; 17] = [
      SELECT 's' || i, 'agent:' || (i % 700), 'c' || (i % 500), i FROM n",
     "INSERT INTO nonces WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 39999) \
      SELECT 'agent:' || (i % 500), 'n' || i, i FROM n",
+    "INSERT INTO keys WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
+     SELECT 'agent:' || (i / 2), 't' || i, i, i FROM n",
     "INSERT INTO audit WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) \
      SELECT i, 0, 0, 'user:' || (i % 500), 'c' || (i % 500), '[]', 'b' || (i % 900), 'p', 0, 1, 1, 'complete', \
      CAST(NULL AS BIGINT), CAST(NULL AS TEXT) FROM n",
@@ -131,6 +133,13 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         (quota::OF_AGENT.to_owned(), vec![text("agent:1"), text("t1"), text("c:c1")]),
         (quota::OF_CHAT.to_owned(), vec![text("c1"), text("agent:1"), text("t1")]),
         (sessions::TO_VERSION.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
+        (quota::IN_CHAT.to_owned(), vec![text("c1")]),
+        (quota::WAITING.to_owned(), vec![text("agent:1"), text("s1")]),
+        (agents::NAMES_OF.to_owned(), vec![text("agent:1"), Value::Number(1000)]),
+        (agents::among(2), vec![text("agent:1"), text("agent:2")]),
+        (agents::holders_of(2), vec![text("name1"), text("name2")]),
+        (keys::AGENTS.to_owned(), vec![text("agent:"), Value::Number(10)]),
+        (keys::SWEEP.to_owned(), vec![Value::Number(10), text("agent:1"), text("agent:11")]),
         (nonces::SWEEP.to_owned(), vec![Value::Number(1000), Value::Number(100)]),
         (nonces::count(2), vec![Value::Number(0), text("agent:1"), text("agent:2")]),
         (sessions::SAME.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),

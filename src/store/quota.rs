@@ -1,14 +1,14 @@
 use sqlx::{AnyConnection, Row as _};
 
 use super::rows;
-use crate::protocol::{ChatId, Principal, Sha256, TaskId};
+use crate::protocol::{ChatId, Principal, SessionId, Sha256, TaskId};
 
 /// How much may have been announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     /// By one agent.
     pub agent: Amount,
-    /// In one chat, by all agents. What waits for its session to be bound is not asked again when it is.
+    /// In one chat, by all agents.
     pub chat: Amount,
     /// Bytes of one agent's manifests, which is what the database holds of a set.
     pub manifest_bytes: u64,
@@ -27,6 +27,21 @@ pub struct Amount {
     pub entries: u64,
     /// Bytes of all entries, to the next KiB for each set. They lie with the agents, not here.
     pub bytes: u64,
+}
+
+impl Amount {
+    /// What there is too much of.
+    fn exceeded(&self, sets: u64, entries: u64, kib: u64) -> Option<&'static str> {
+        if sets > self.sets {
+            Some("sets")
+        } else if entries > self.entries {
+            Some("entries")
+        } else if kib > self.bytes / 1024 {
+            Some("bytes")
+        } else {
+            None
+        }
+    }
 }
 
 impl Default for Quota {
@@ -88,8 +103,18 @@ pub(super) const OF_CHAT: &str = "SELECT count(*) AS sets, CAST(COALESCE(SUM(ent
     FROM announcements WHERE chat = $1 AND NOT (agent = $2 AND COALESCE(task_id, '') = $3 AND $3 <> '' \
     AND versioned = 0 AND COALESCE(done, 0) < COALESCE(total, 0))";
 
+/// What a chat holds, with everything.
+pub(super) const IN_CHAT: &str = "SELECT count(*) AS sets, CAST(COALESCE(SUM(entries), 0) AS BIGINT) AS entries, \
+    CAST(COALESCE(SUM(announced_kib), 0) AS BIGINT) AS kib FROM announcements WHERE chat = $1";
+
+/// What waits for a session of an agent to be bound.
+pub(super) const WAITING: &str = "SELECT count(*) AS sets, CAST(COALESCE(SUM(entries), 0) AS BIGINT) AS entries, \
+    CAST(COALESCE(SUM(announced_kib), 0) AS BIGINT) AS kib \
+    FROM announcements WHERE agent = $1 AND session_id = $2 AND chat IS NULL";
+
 /// Which part of a quota a set would exceed. Sets that it supersedes do not count: they make way in the same
-/// transaction. Two agents that announce into one chat at once may both pass.
+/// transaction. Other agents may announce into the same chat meanwhile, which [`exceeded_in_chat`] tells once they are
+/// held off.
 pub(super) async fn exceeded(
     conn: &mut AnyConnection,
     quota: &Quota,
@@ -107,7 +132,7 @@ pub(super) async fn exceeded(
     if above(of("manifest_bytes")?, adds.manifest_bytes, quota.manifest_bytes) {
         return Ok(Some(Exceeded::Agent("bytes of manifests")));
     }
-    let Some(chat) = here.chat else {
+    if here.chat.is_none() {
         return Ok(if above(of("unbound")?, 1, quota.unbound) {
             Some(Exceeded::Agent("sets whose session is not bound to a chat"))
         } else if above(of("unbound_entries")?, adds.entries, quota.unbound_entries) {
@@ -115,9 +140,39 @@ pub(super) async fn exceeded(
         } else {
             None
         });
-    };
+    }
+    exceeded_in_chat(conn, &quota.chat, here, adds).await
+}
+
+/// Which part of its chat's quota a set would exceed.
+pub(super) async fn exceeded_in_chat(
+    conn: &mut AnyConnection,
+    limit: &Amount,
+    here: &Here<'_>,
+    adds: &Weight,
+) -> Result<Option<Exceeded>, sqlx::Error> {
+    let Some(chat) = here.chat else { return Ok(None) };
+    let task = here.task.map_or("", TaskId::as_str);
     let used = sqlx::query(OF_CHAT).bind(chat.as_str()).bind(here.agent.as_str()).bind(task).fetch_one(conn).await?;
-    Ok(amount_exceeded(&used, &quota.chat, adds)?.map(Exceeded::Chat))
+    Ok(amount_exceeded(&used, limit, adds)?.map(Exceeded::Chat))
+}
+
+/// Which part of its quota a chat would exceed with what waits for a session.
+pub(super) async fn exceeded_by_waiting(
+    conn: &mut AnyConnection,
+    limit: &Amount,
+    chat: &ChatId,
+    (agent, session): (&Principal, &SessionId),
+) -> Result<Option<Exceeded>, sqlx::Error> {
+    let adds = sqlx::query(WAITING).bind(agent.as_str()).bind(session.as_str()).fetch_one(&mut *conn).await?;
+    if rows::unsigned(&adds, "sets")? == 0 {
+        return Ok(None);
+    }
+    let held = sqlx::query(IN_CHAT).bind(chat.as_str()).fetch_one(conn).await?;
+    let together = |column: &str| {
+        Ok::<_, sqlx::Error>(rows::unsigned(&held, column)?.saturating_add(rows::unsigned(&adds, column)?))
+    };
+    Ok(limit.exceeded(together("sets")?, together("entries")?, together("kib")?).map(Exceeded::Chat))
 }
 
 fn amount_exceeded(
@@ -125,15 +180,6 @@ fn amount_exceeded(
     limit: &Amount,
     adds: &Weight,
 ) -> Result<Option<&'static str>, sqlx::Error> {
-    let (sets, entries) = (rows::unsigned(used, "sets")?, rows::unsigned(used, "entries")?);
-    let kib = rows::unsigned(used, "kib")?;
-    Ok(if sets >= limit.sets {
-        Some("sets")
-    } else if entries.saturating_add(adds.entries) > limit.entries {
-        Some("entries")
-    } else if kib.saturating_add(adds.kib) > limit.bytes / 1024 {
-        Some("bytes")
-    } else {
-        None
-    })
+    let of = |column: &str, adds: u64| rows::unsigned(used, column).map(|used| used.saturating_add(adds));
+    Ok(limit.exceeded(of("sets", 1)?, of("entries", adds.entries)?, of("kib", adds.kib)?))
 }

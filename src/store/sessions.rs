@@ -1,5 +1,6 @@
 use sqlx::Row as _;
 
+use super::quota::{self, Exceeded};
 use super::{Store, StoreError, endpoints, rows, versions};
 use crate::protocol::{ChatId, Principal, SessionId};
 
@@ -23,6 +24,8 @@ pub enum Binding {
     Conflict,
     /// There is no such chat.
     NoSuchChat,
+    /// With the sets that wait for the session the chat would hold more than it may. Nothing was changed.
+    QuotaExceeded(Exceeded),
 }
 
 impl Store {
@@ -62,6 +65,14 @@ impl Store {
                 return Ok(if same { Binding::Unchanged } else { Binding::Conflict });
             }
             endpoints::note(&mut tx, &agent, store.now()).await?;
+            for sql in [SAME, SUPERSEDED] {
+                move_waiting(&mut tx, sql, &agent, &session, &chat).await?;
+            }
+            // The update above holds off whoever would add to the chat.
+            let limit = &store.0.chat_limit;
+            if let Some(exceeded) = quota::exceeded_by_waiting(&mut tx, limit, &chat, (&agent, &session)).await? {
+                return Ok(Binding::QuotaExceeded(exceeded));
+            }
             let waiting = bind_waiting(&store, &mut tx, &agent, &session, &chat).await?;
             tx.commit().await?;
             Ok(Binding::Bound(waiting))
@@ -100,7 +111,19 @@ pub(super) const BIND: &str =
 pub(super) const TO_VERSION: &str = "SELECT id, manifest, entries FROM announcements WHERE agent = $1 \
     AND session_id = $2 AND chat = $3 AND versioned = 0 AND COALESCE(done, 0) >= COALESCE(total, 0) ORDER BY id";
 
-/// Moves the waiting sets of a session into its chat, by the rules that hold for announcing them there.
+/// One step of it; how many rows it met.
+async fn move_waiting(
+    conn: &mut sqlx::AnyConnection,
+    step: &'static str,
+    agent: &Principal,
+    session: &SessionId,
+    chat: &ChatId,
+) -> Result<u64, sqlx::Error> {
+    let step = sqlx::query(step).bind(agent.as_str()).bind(session.as_str()).bind(chat.as_str());
+    Ok(step.execute(conn).await?.rows_affected())
+}
+
+/// Moves what is left of the waiting sets of a session into its chat, by the rules that hold for announcing them there.
 async fn bind_waiting(
     store: &Store,
     conn: &mut sqlx::AnyConnection,
@@ -108,11 +131,7 @@ async fn bind_waiting(
     session: &SessionId,
     chat: &ChatId,
 ) -> Result<u64, sqlx::Error> {
-    let mut bound = 0;
-    for sql in [SAME, SUPERSEDED, BIND] {
-        let step = sqlx::query(sql).bind(agent.as_str()).bind(session.as_str()).bind(chat.as_str());
-        bound = step.execute(&mut *conn).await?.rows_affected();
-    }
+    let bound = move_waiting(conn, BIND, agent, session, chat).await?;
     let query = sqlx::query(TO_VERSION).bind(agent.as_str()).bind(session.as_str()).bind(chat.as_str());
     for row in query.fetch_all(&mut *conn).await? {
         let set = versions::Set {

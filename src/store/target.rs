@@ -9,7 +9,7 @@ use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
 use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _};
 
 use super::dialect::Dialect;
-use super::{OpenError, StoreOptions};
+use super::options::{OpenError, StoreOptions};
 
 /// What a path keeps as it is within a URL.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');

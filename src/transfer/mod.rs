@@ -192,13 +192,20 @@ impl Transfers {
         Ok(cursor)
     }
 
-    /// All of a blob, in memory. The caller bounds its size.
-    pub async fn fetch(self: &Arc<Self>, reader: Principal, readable: Readable) -> Result<Bytes, TransferError> {
+    /// All of a blob, in memory. The caller bounds its size. Bytes are added to `brought` as they come.
+    pub async fn fetch(
+        self: &Arc<Self>,
+        reader: Principal,
+        readable: Readable,
+        brought: &AtomicU64,
+    ) -> Result<Bytes, TransferError> {
         let range = ByteRange::whole(readable.size);
         let mut cursor = self.open(reader, readable, range, None).await?;
         let mut bytes = BytesMut::with_capacity(usize::try_from(range.len()).unwrap_or(0));
         while let Some(piece) = std::future::poll_fn(|cx| cursor.poll_next(cx)).await {
-            bytes.extend_from_slice(&piece?);
+            let piece = piece?;
+            brought.fetch_add(piece.len() as u64, Ordering::Relaxed);
+            bytes.extend_from_slice(&piece);
         }
         Ok(bytes.freeze())
     }

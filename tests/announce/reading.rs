@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 use sluice::agents::Text;
 use sluice::protocol::{Manifest, Sha256};
@@ -22,6 +23,7 @@ on_both_databases!(
     two_wait_and_a_third_is_refused,
     an_announcement_stands_where_it_came_in,
     a_gateway_that_stops_refuses_what_it_reads,
+    agents_that_fall_silent_hold_up_nobody_else,
     too_slow_is_unreadable,
     quotas_of_chats_and_agents_are_named,
 );
@@ -262,6 +264,40 @@ async fn a_gateway_that_stops_refuses_what_it_reads(database: &TestDatabase) {
     let refusal = outcome.expect_err("a refusal");
     assert_eq!((refusal.error.code.as_str(), refusal.event_id.as_deref()), ("unavailable", Some("e1")));
     assert_eq!(house.sets.list(&id("c1"), None, 10).await.unwrap().sets.len(), 0);
+}
+
+async fn agents_that_fall_silent_hold_up_nobody_else(database: &TestDatabase) {
+    let limits = SetLimits { patience: Duration::from_millis(100), ..patient() };
+    for owner in [None, Some("mallory")] {
+        let house = furnished(database, limits).await;
+        let manifest = value(&[("a", owner.unwrap_or_default())], None);
+        house.agents.give(FLOW, &read(&manifest));
+        let mut readings = Vec::new();
+        for n in 0..2 * limits.readings {
+            let agent = format!("agent:silent{n}");
+            house.agents.silence(&agent);
+            let mut by = on_socket(&[&agent]);
+            by.sessions[0].owner = owner.map(Into::into);
+            for content in ["1", "2"] {
+                let text = mention(&agent, &value(&[("a", content)], None), json!({ "session_id": null }));
+                readings.push(house.begin(&by, text).await);
+            }
+        }
+        let silent = join_all(readings.iter().map(|reading| reading.run()));
+        let honest = async {
+            // Every place is taken.
+            while house.agents.asked_in_all() < limits.readings {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            house.mention(FLOW, &manifest, json!({})).await.unwrap()
+        };
+        tokio::select! {
+            biased;
+            _ = silent => panic!("the silent ones came first"),
+            accepted = honest => assert!(accepted.new),
+            () = tokio::time::sleep(Duration::from_secs(20)) => panic!("it waits with the silent ones"),
+        }
+    }
 }
 
 async fn too_slow_is_unreadable(database: &TestDatabase) {

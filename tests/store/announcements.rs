@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use sluice::protocol::frames::Progress;
-use sluice::store::{Amount, Announced, Binding, Commit, NewAnnouncement, Quota};
+use sluice::store::{Amount, Announced, Binding, Commit, Exceeded, NewAnnouncement, Quota, Store, StoreOptions};
 
 use super::db::TestDatabase;
 use super::sets::{announcement, id, identity_of, open, set};
@@ -16,6 +17,8 @@ on_both_databases!(
     a_set_waits_for_its_session,
     binding_applies_the_rules_of_announcing,
     quotas_are_kept,
+    a_chat_holds_what_it_may_however_many_announce_at_once,
+    a_chat_takes_no_more_waiting_sets_than_it_may_hold,
     concurrent_announcements_of_one_manifest,
     too_late_is_not_kept,
 );
@@ -138,6 +141,64 @@ async fn quotas_are_kept(database: &TestDatabase) {
         let new = of_task(announcement(OTHER, None, set(&[("a", content)])), "t", Some((1, 2)));
         stored(store.commit_announcement(NewAnnouncement { quota: one, ..new }).await.unwrap());
     }
+}
+
+async fn a_chat_holds_what_it_may_however_many_announce_at_once(database: &TestDatabase) {
+    let store = open(database).await;
+    store.put_chat(&id("c1"), None, &[]).await.unwrap();
+    let standard = Quota::default();
+    let quota = Quota { chat: Amount { sets: 4, ..standard.chat }, ..standard };
+    let mut announcements = Vec::new();
+    for n in 0..16 {
+        let (agent, session) = (format!("agent:a{n}"), format!("s{n}"));
+        store.bind_session(&id(&agent), &id(&session), &id("c1")).await.unwrap();
+        let new = announcement(&agent, Some(&session), set(&[("a", &n.to_string())]));
+        announcements.push(store.commit_announcement(NewAnnouncement { quota, ..new }));
+    }
+    let outcomes: Vec<_> = join_all(announcements).await.into_iter().map(Result::unwrap).collect();
+    let refused = outcomes.iter().filter(|outcome| **outcome == Commit::QuotaExceeded(Exceeded::Chat("sets"))).count();
+    let kept = outcomes.iter().filter(|outcome| matches!(outcome, Commit::Stored(_))).count();
+    assert_eq!((kept, refused, listed(&store, "c1").await.len()), (4, 12, 4));
+}
+
+async fn a_chat_takes_no_more_waiting_sets_than_it_may_hold(database: &TestDatabase) {
+    let chat_limit = Amount { sets: 2, ..Quota::default().chat };
+    let options = StoreOptions { chat_limit, ..StoreOptions::default() };
+    let store = Store::open(&database.url, options).await.unwrap();
+    chat_with_session(&store, "c1", "s1").await;
+    for chat in ["c2", "c3"] {
+        store.put_chat(&id(chat), None, &[]).await.unwrap();
+    }
+    let announce = async |agent: &str, session: &str, content: &str| {
+        let new = announcement(agent, Some(session), set(&[("a", content)]));
+        stored(store.commit_announcement(new).await.unwrap());
+    };
+    announce(FLOW, "s1", "1").await;
+    for content in ["1", "2", "3"] {
+        announce(FLOW, "later", content).await;
+    }
+    let too_many = Binding::QuotaExceeded(Exceeded::Chat("sets"));
+    for chat in ["c1", "c2"] {
+        assert_eq!(store.bind_session(&id(FLOW), &id("later"), &id(chat)).await.unwrap(), too_many);
+    }
+    assert_eq!(store.session(&id("later")).await.unwrap(), None, "nothing was changed");
+    assert_eq!((listed(&store, "c1").await.len(), listed(&store, "c2").await.len()), (1, 0));
+    // What the chat has already does not count.
+    for content in ["1", "2"] {
+        announce(FLOW, "fits", content).await;
+    }
+    assert_eq!(store.bind_session(&id(FLOW), &id("fits"), &id("c1")).await.unwrap(), Binding::Bound(1));
+    // Two agents' at once do not pass together.
+    for content in ["1", "2"] {
+        announce(FLOW, "flow's", content).await;
+        announce(OTHER, "other's", content).await;
+    }
+    let (flow, other, chat) = (id(FLOW), id(OTHER), id("c3"));
+    let (one, two) = (id("flow's"), id("other's"));
+    let (one, two) = tokio::join!(store.bind_session(&flow, &one, &chat), store.bind_session(&other, &two, &chat));
+    let mut outcomes = [one.unwrap(), two.unwrap()];
+    outcomes.sort_by_key(|outcome| *outcome == too_many);
+    assert_eq!(outcomes, [Binding::Bound(2), too_many]);
 }
 
 async fn concurrent_announcements_of_one_manifest(database: &TestDatabase) {

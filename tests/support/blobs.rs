@@ -2,7 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -18,6 +19,8 @@ use tokio::sync::Semaphore;
 pub struct Blobs {
     held: Mutex<HashMap<(Principal, Sha256), Bytes>>,
     asked: Mutex<Vec<(Principal, Sha256)>>,
+    /// Agents that never answer.
+    silent: Mutex<HashSet<Principal>>,
     /// When set, each read takes a permit.
     gate: Mutex<Option<Arc<Semaphore>>>,
 }
@@ -39,6 +42,16 @@ impl Blobs {
         asked.iter().filter(|(of, _)| of.as_str() == agent).map(|(_, sha256)| *sha256).collect()
     }
 
+    /// How often any agent was asked so far.
+    pub fn asked_in_all(&self) -> usize {
+        self.asked.lock().unwrap().len()
+    }
+
+    /// An agent answers nothing from now on.
+    pub fn silence(&self, agent: &str) {
+        self.silent.lock().unwrap().insert(agent.parse().unwrap());
+    }
+
     /// Reads wait for permits from now on.
     pub fn close(&self) -> Arc<Semaphore> {
         let gate = Arc::new(Semaphore::new(0));
@@ -49,15 +62,21 @@ impl Blobs {
     /// Reads from here, checked as a transfer checks them.
     pub fn fetch(self: &Arc<Self>) -> Fetch {
         let blobs = Arc::clone(self);
-        Arc::new(move |agent, readable| {
+        Arc::new(move |agent, readable, brought| {
             let blobs = Arc::clone(&blobs);
             async move {
+                let silent = blobs.silent.lock().unwrap().contains(&agent);
                 blobs.asked.lock().unwrap().push((agent, readable.sha256));
+                if silent {
+                    std::future::pending::<()>().await;
+                }
                 let gate = blobs.gate.lock().unwrap().clone();
                 if let Some(gate) = gate {
                     gate.acquire().await.unwrap().forget();
                 }
-                blobs.read(&readable)
+                let bytes = blobs.read(&readable)?;
+                brought.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                Ok(bytes)
             }
             .boxed()
         })

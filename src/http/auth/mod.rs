@@ -15,7 +15,7 @@ use crate::identity::{Caller, Identity};
 
 pub(super) use bearer::bearer;
 pub use cookie::Visitor;
-pub(super) use signature::{bodies, is_signed, read_signed_bodies, verify};
+pub(super) use signature::{Bodies, accept, is_signed, prove, read_signed_bodies};
 
 /// The request carries an operator's token. It must be a handler's first argument.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +42,10 @@ impl FromRequestParts<AppState> for Reader {
     /// An operator takes part in no chat, and is told what every stranger is told.
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Problem> {
         let caller = identify(parts, state).await?.caller().ok_or(Problem::NotFound)?;
-        state.limiter.reader(&parts.extensions, &caller.principal)?;
+        // Whoever signed is counted before the signature is used up.
+        if !by_signature(parts) {
+            state.limiter.reader(&parts.extensions, &caller.principal)?;
+        }
         Ok(Self(caller))
     }
 }
@@ -65,10 +68,15 @@ pub async fn authenticate(parts: &Parts, state: &AppState) -> Result<Identity, P
     if let Some(token) = bearer(&parts.headers) {
         return bearer::identify(token, state).await;
     }
-    if is_signed(&parts.headers) && !parts.headers.contains_key(AUTHORIZATION) {
+    if by_signature(parts) {
         return signature::identify(parts, state).await;
     }
     Err(Problem::NoCredential)
+}
+
+/// Whether the request is judged by its signature.
+fn by_signature(parts: &Parts) -> bool {
+    is_signed(&parts.headers) && !parts.headers.contains_key(AUTHORIZATION)
 }
 
 /// Who a token proves its holder to be, and until when, for one that does not come in a header.

@@ -17,9 +17,11 @@ use tokio::sync::Semaphore;
 
 use super::super::AppState;
 use super::super::error::Problem;
+use super::super::limit::Limiter;
 use crate::identity::Identity;
 use crate::identity::{Refusal, Signatures};
-use crate::protocol::signature::{self, BODY_BYTES, SignatureError};
+use crate::protocol::Principal;
+use crate::protocol::signature::{self, BODY_BYTES, Proof, SignatureError};
 
 /// How long the body of a signed request may take, which is read before its handler runs.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,32 +37,47 @@ enum Seen {
     Verified(Result<Identity, Problem>),
 }
 
-/// Who signed a request.
+/// Who signed a request, which counts for its principal's limits.
 ///
 /// # Errors
-/// [`Problem::BadSignature`] when it proves nothing.
+/// [`Problem::BadSignature`] when it proves nothing, [`Problem::RateLimited`] when there were too many; the signature is
+/// then good for another try.
 pub(super) async fn identify(parts: &Parts, state: &AppState) -> Result<Identity, Problem> {
     match parts.extensions.get::<Seen>() {
         Some(Seen::Verified(outcome)) => outcome.clone(),
-        Some(Seen::WithoutBody) => verify(&parts.method, &parts.uri, &parts.headers, state).await,
+        Some(Seen::WithoutBody) => {
+            let proof = prove(&parts.method, &parts.uri, &parts.headers, state).await?;
+            state.limiter.reader(&parts.extensions, &proof.principal)?;
+            accept(proof, state).await.map(agent)
+        }
         // A body that nobody looked at proves nothing.
         None => Err(Problem::Internal),
     }
 }
 
-/// Who signed a request that has no body.
+/// What the signature of a request without a body proves, once it is accepted.
 ///
 /// # Errors
 /// [`Problem::BadSignature`] when it proves nothing.
-pub(in crate::http) async fn verify(
+pub(in crate::http) async fn prove(
     method: &Method,
     uri: &Uri,
     headers: &HeaderMap,
     state: &AppState,
-) -> Result<Identity, Problem> {
-    let principal =
-        state.signatures.verify(signature::Request::of(method, uri, headers, None)).await.map_err(problem)?;
-    Ok(Identity::Agent { principal, name: None, owner: None })
+) -> Result<Proof, Problem> {
+    state.signatures.prove(signature::Request::of(method, uri, headers, None)).await.map_err(problem)
+}
+
+/// Who signed, for good: the signature is used up.
+///
+/// # Errors
+/// [`Problem::BadSignature`] when it was used up before.
+pub(in crate::http) async fn accept(proof: Proof, state: &AppState) -> Result<Principal, Problem> {
+    state.signatures.accept(proof, &[]).await.map_err(problem)
+}
+
+fn agent(principal: Principal) -> Identity {
+    Identity::Agent { principal, name: None, owner: None }
 }
 
 /// Whether the request is to be judged by its signature.
@@ -70,7 +87,7 @@ pub(in crate::http) fn is_signed(headers: &HeaderMap) -> bool {
 
 /// Reads the body of a signed request once its signature has been verified, because the signature covers it too.
 pub(in crate::http) async fn read_signed_bodies(
-    State((signatures, bodies)): State<(Signatures, Arc<Semaphore>)>,
+    State(shared): State<Bodies>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -79,7 +96,7 @@ pub(in crate::http) async fn read_signed_bodies(
             Seen::WithoutBody
         } else {
             let (parts, body) = request.into_parts();
-            let (outcome, body) = match read(&signatures, &bodies, &parts, body).await {
+            let (outcome, body) = match read(&shared, &parts, body).await {
                 Ok((identity, body)) => (Ok(identity), Body::from(body)),
                 Err(problem) => (Err(problem), Body::empty()),
             };
@@ -92,22 +109,29 @@ pub(in crate::http) async fn read_signed_bodies(
 }
 
 /// What [`read_signed_bodies`] shares between requests.
-pub(in crate::http) fn bodies(signatures: &Signatures) -> (Signatures, Arc<Semaphore>) {
-    (signatures.clone(), Arc::new(Semaphore::new(BODIES)))
+#[derive(Clone)]
+pub(in crate::http) struct Bodies {
+    signatures: Signatures,
+    limiter: Arc<Limiter>,
+    places: Arc<Semaphore>,
 }
 
-async fn read(
-    signatures: &Signatures,
-    bodies: &Semaphore,
-    parts: &Parts,
-    body: Body,
-) -> Result<(Identity, Bytes), Problem> {
+impl Bodies {
+    pub(in crate::http) fn new(state: &AppState) -> Self {
+        let places = Arc::new(Semaphore::new(BODIES));
+        Self { signatures: state.signatures.clone(), limiter: state.limiter.clone(), places }
+    }
+}
+
+async fn read(shared: &Bodies, parts: &Parts, body: Body) -> Result<(Identity, Bytes), Problem> {
+    let Bodies { signatures, limiter, places } = shared;
     let least = body.size_hint().lower();
     let proof = signatures.prove(signature::Request::of(&parts.method, &parts.uri, &parts.headers, Some(least))).await;
     let proof = proof.map_err(problem)?;
+    limiter.reader(&parts.extensions, &proof.principal)?;
     let reading = async {
         // The semaphore is never closed.
-        let _place = bodies.acquire().await.ok();
+        let _place = places.acquire().await.ok();
         Limited::new(body, BODY_BYTES as usize).collect().await
     };
     let read = tokio::time::timeout(BODY_TIMEOUT, reading).await.map_err(|_| Problem::Timeout)?;
@@ -122,7 +146,7 @@ async fn read(
     })?;
     let body = body.to_bytes();
     let principal = signatures.accept(proof, &body).await.map_err(problem)?;
-    Ok((Identity::Agent { principal, name: None, owner: None }, body))
+    Ok((agent(principal), body))
 }
 
 fn problem(refusal: Refusal) -> Problem {

@@ -105,6 +105,24 @@ fn debug_output_shows_no_token() {
 }
 
 #[test]
+fn a_long_frame_is_read_as_a_short_one() {
+    for frame in from_agents() {
+        let mut long = frame.clone();
+        long["padding"] = json!("x".repeat(LONG));
+        let read =
+            |frame: &Value| format!("{:?}", AgentFrame::parse(&frame.to_string()).map_err(|error| error.to_string()));
+        assert_eq!(read(&long), read(&frame), "{frame}");
+        // What looks like an announcement is none for it.
+        long["type"] = json!("other");
+        assert!(matches!(AgentFrame::parse(&long.to_string()), Ok(AgentFrame::Unknown(kind)) if kind == "other"));
+        long["type"] = Value::Null;
+        assert!(matches!(AgentFrame::parse(&long.to_string()), Err(InvalidFrame::NoType)));
+    }
+    let broken = json!({ "type": "artifact.manifest", "padding": "x".repeat(LONG) }).to_string();
+    assert!(matches!(AgentFrame::parse(&broken), Err(InvalidFrame::Announcement(_))));
+}
+
+#[test]
 fn an_announcement_borrows_its_manifest_as_received() {
     let manifest = r#"{ "b" : 1.0, "a" : null, "b" : 2 }"#;
     let text = format!(r#"{{"type":"artifact.manifest","sha256":"{}","size":3,"manifest":{manifest}}}"#, hash());

@@ -3,6 +3,7 @@
 
 mod fetch;
 mod oci;
+mod tokens;
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::outbound::{self, Bounds, Fetch, FetchError, Fetched, Outbound};
 use crate::protocol::digest_field::parse_repr_digest;
 use crate::protocol::{ByteRange, LocationKind, Sha256};
+use tokens::Tokens;
 
 /// Fetches of bytes at once: as many to one host as a producer serves (specification section 6).
 const BOUNDS: Bounds = Bounds { total: 1024, per_host: 16 };
@@ -105,6 +107,7 @@ pub struct Locations {
     key: GatewayKey,
     /// Scheme, host and port of this gateway's public URL.
     own: String,
+    tokens: Tokens,
     clock: Clock,
     metrics: Arc<Metrics>,
 }
@@ -124,7 +127,7 @@ impl Locations {
             }
         }
         let own = own.parse().map_or_else(|_| own.to_owned(), |url: Url| url.origin().ascii_serialization());
-        Arc::new(Self { outbound: outbound.lane(BOUNDS), key, own, clock, metrics })
+        Arc::new(Self { outbound: outbound.lane(BOUNDS), key, own, tokens: Tokens::default(), clock, metrics })
     }
 
     /// Asks for a range. Whatever answers has said that it is this range of this blob.
@@ -152,13 +155,14 @@ impl Locations {
                 if url.origin().ascii_serialization() == self.own {
                     return Err(Refusal::Own);
                 }
+                let by_hash = names(&url, &wanted.sha256);
                 let mut fetch = range_of(url, wanted, timeout);
                 fetch.headers.insert(VIA, HeaderValue::from_static(VIA_NAME));
                 let task = remote.task.as_deref().and_then(|task| HeaderValue::from_str(task).ok());
                 if let Some(task) = task {
                     fetch.headers.insert(ARTIFACT_TASK, task);
                 }
-                if remote.signed {
+                if remote.signed && by_hash {
                     let Fetch { url, headers, .. } = &mut fetch;
                     self.key.sign(&Method::GET, url, headers, &[ARTIFACT_TASK], &self.clock);
                 }
@@ -168,10 +172,23 @@ impl Locations {
                 let url: Url = target.parse().map_err(|_| FetchError::UrlInvalid)?;
                 accept(self.outbound.get(range_of(url, wanted, timeout)).await?, wanted)
             }
-            LocationKind::Oci => accept(oci::get(&self.outbound, target, wanted, timeout).await?, wanted),
+            LocationKind::Oci => {
+                let asker =
+                    oci::Asker { outbound: &self.outbound, tokens: &self.tokens, agent: &remote.agent, timeout };
+                accept(asker.get(target, wanted).await?, wanted)
+            }
             LocationKind::Relay | LocationKind::Other(_) => Err(Refusal::Unsupported),
         }
     }
+}
+
+/// Whether a URL asks for this blob by its hash, as producers' endpoints and content stores are asked, and for nothing
+/// else. Only such a request is worth the gateway's name: whoever trusts it with more must not be asked for that by an
+/// agent that names any URL it likes.
+fn names(url: &Url, sha256: &Sha256) -> bool {
+    let last = url.path_segments().and_then(|mut segments| segments.next_back()).unwrap_or_default();
+    let hash = ["sha256:", "sha256%3A", "sha256%3a"].iter().find_map(|prefix| last.strip_prefix(prefix));
+    url.query().is_none() && hash.unwrap_or(last) == sha256.to_hex()
 }
 
 /// A request for the range. The whole blob is asked for without one, so that servers that know no ranges serve it.
@@ -249,4 +266,25 @@ pub fn is_from_gateway(headers: &HeaderMap) -> bool {
 /// Whether two URLs are of one origin, so that what was given for one may be told to the other.
 fn same_origin(one: &Url, other: &Url) -> bool {
     one.scheme() == other.scheme() && outbound::authority(one) == outbound::authority(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gateways_name_goes_with_the_blobs_own_hash_only() {
+        let (sha256, other) = (Sha256::of(b"a"), Sha256::of(b"b"));
+        let named = |url: String| names(&Url::parse(&url).unwrap(), &sha256);
+        for path in ["agents/flow/artifacts/blobs/sha256:", "artifacts/blobs/sha256%3A", "x/sha256%3a", "api/blob/cas/"]
+        {
+            assert!(named(format!("https://a.example/{path}{sha256}")), "{path}");
+            assert!(!named(format!("https://a.example/{path}{other}")), "{path}");
+            assert!(!named(format!("https://a.example/{path}{sha256}?all=1")), "{path}");
+            assert!(!named(format!("https://a.example/{path}{sha256}/more")), "{path}");
+        }
+        for path in ["", "secrets", "artifacts/blobs/it", "artifacts/blobs/sha256:"] {
+            assert!(!named(format!("https://a.example/{path}")), "{path}");
+        }
+    }
 }
