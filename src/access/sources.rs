@@ -188,7 +188,12 @@ mod tests {
         let signed = |who: &str, target: &str| people.let_sign(&agent(who), &LocationKind::Https, target);
         assert!(signed("https://a.example/agents/flow", url));
         assert!(signed("https://a.example", url));
-        for other in ["https://a.example/agents/flo", "https://a.example/agents/flow/more", "https://b.example", "https://a.example/agents/%66low"] {
+        for other in [
+            "https://a.example/agents/flo",
+            "https://a.example/agents/flow/more",
+            "https://b.example",
+            "https://a.example/agents/%66low",
+        ] {
             assert!(!signed(other, url), "{other}");
         }
         // Not even below its own URL where that is another agent's.
@@ -196,7 +201,9 @@ mod tests {
         // By its token, an agent may stand behind a host and port where it is the only one.
         assert!(signed("a1", "https://a1.example/artifacts/blobs/sha256:00"));
         assert!(signed("a1", "https://A1.example:443/any/where"));
-        for target in [url, "https://a2.example/x", "https://a1.example:8443/x", "https://a1.example/%78", "https://b.example/x"] {
+        for target in
+            [url, "https://a2.example/x", "https://a1.example:8443/x", "https://a1.example/%78", "https://b.example/x"]
+        {
             assert!(!signed("a1", target), "{target}");
         }
         assert!(!people.let_sign(&agent("a1"), &LocationKind::S3, "https://a1.example/x"));

@@ -26,17 +26,8 @@ const SESSIONS: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 const KEYS: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 
 /// Rows that the sweep removes, as metrics name them.
-const KINDS: [&str; 9] = [
-    "reads",
-    "handed_out",
-    "expired_sets",
-    "old_sets",
-    "unbound_sets",
-    "sessions",
-    "manifests",
-    "endpoints",
-    "nonces",
-];
+const KINDS: [&str; 9] =
+    ["reads", "handed_out", "expired_sets", "old_sets", "unbound_sets", "sessions", "manifests", "endpoints", "nonces"];
 
 /// How long what is kept is kept.
 #[derive(Debug, Clone, Copy)]

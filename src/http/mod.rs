@@ -10,6 +10,7 @@ pub mod connect;
 pub mod download;
 pub mod error;
 pub mod json;
+mod keyed;
 pub mod keys;
 pub mod limit;
 pub mod links;

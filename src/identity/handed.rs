@@ -67,7 +67,7 @@ impl<T: Clone + Send + Sync + 'static> Remembered<T> {
         ask: impl Future<Output = Result<Option<T>, StoreError>>,
     ) -> Result<Option<T>, StoreError> {
         // Read before asking: a write that ends in between leaves an answer that is void from the start.
-        let generation = store.generation();
+        let generation = store.withdrawals();
         if let Some((_, found)) = self.0.get(hash).filter(|(known, _)| *known == generation) {
             return Ok(Some(found));
         }

@@ -36,7 +36,11 @@ impl PlainUrl {
             return None;
         }
         let path = url.path().strip_prefix('/')?;
-        let segments: Vec<String> = if path.is_empty() { Vec::new() } else { path.split('/').map(|segment| segment.replace(COLON[0], ":").replace(COLON[1], ":")).collect() };
+        let segments: Vec<String> = if path.is_empty() {
+            Vec::new()
+        } else {
+            path.split('/').map(|segment| segment.replace(COLON[0], ":").replace(COLON[1], ":")).collect()
+        };
         if segments.len() > SEGMENTS || !segments.iter().all(|segment| is_plain(segment)) {
             return None;
         }
@@ -56,7 +60,8 @@ impl PlainUrl {
     /// The agents, known by their URLs, that have it below them and are themselves below `base`.
     pub fn owners_below<'a>(&'a self, base: &Self) -> impl Iterator<Item = Principal> + use<'a> {
         let depths = base.segments.len() + 1..=self.segments.len();
-        depths.filter_map(|depth| Principal::agent(&format!("{}/{}", self.origin, self.segments[..depth].join("/"))).ok())
+        depths
+            .filter_map(|depth| Principal::agent(&format!("{}/{}", self.origin, self.segments[..depth].join("/"))).ok())
     }
 }
 
@@ -106,7 +111,9 @@ mod tests {
     #[test]
     fn a_place_is_below_whole_segments_of_its_own_origin() {
         let blob = place("https://A.example:443/agents/x/artifacts/blobs/sha256:00");
-        for base in ["https://a.example", "https://a.example/", "https://a.example/agents", "https://a.example/agents/x"] {
+        for base in
+            ["https://a.example", "https://a.example/", "https://a.example/agents", "https://a.example/agents/x"]
+        {
             assert!(blob.is_below(&place(base)), "{base}");
         }
         for base in [
@@ -127,14 +134,34 @@ mod tests {
     #[test]
     fn what_servers_may_read_in_two_ways_is_no_place() {
         for path in [
-            "/agents/%78/b", "/agents/%2578/b", "/agents/y/..%2fx/b", "/agents/y/..%5cx/b", "/agents/y%2Fx/b", "/agents//x/b",
-            "//agents/x/b", "/agents/x/b/", "/agents/./x/b", "/agents/y/../x/b", "/../agents/x/b", "/agents/y/%2e%2e/x/b",
-            "/agents/y/.../x/b", "/agents/y/..;/x/b", "/agents/x;v=1/b", "/agents\\x/b", "/agents/x/b#f", "/agents/x y/b",
-            "/agents/\u{fc}/b", "/agents/x|y/b", "/agents/x\t/b", "/@x/b",
+            "/agents/%78/b",
+            "/agents/%2578/b",
+            "/agents/y/..%2fx/b",
+            "/agents/y/..%5cx/b",
+            "/agents/y%2Fx/b",
+            "/agents//x/b",
+            "//agents/x/b",
+            "/agents/x/b/",
+            "/agents/./x/b",
+            "/agents/y/../x/b",
+            "/../agents/x/b",
+            "/agents/y/%2e%2e/x/b",
+            "/agents/y/.../x/b",
+            "/agents/y/..;/x/b",
+            "/agents/x;v=1/b",
+            "/agents\\x/b",
+            "/agents/x/b#f",
+            "/agents/x y/b",
+            "/agents/\u{fc}/b",
+            "/agents/x|y/b",
+            "/agents/x\t/b",
+            "/@x/b",
         ] {
             assert_eq!(PlainUrl::parse(&format!("https://a.example{path}")), None, "{path}");
         }
-        for text in ["", "/agents/x", "ftp://a.example/x", "https://u@a.example/x", "https:a.example/x", "https:\\\\a/x"] {
+        for text in
+            ["", "/agents/x", "ftp://a.example/x", "https://u@a.example/x", "https:a.example/x", "https:\\\\a/x"]
+        {
             assert_eq!(PlainUrl::parse(text), None, "{text}");
         }
         assert_eq!(PlainUrl::parse(&format!("https://a.example{}", "/x".repeat(SEGMENTS + 1))), None);
@@ -143,7 +170,9 @@ mod tests {
 
     #[test]
     fn an_authority_has_one_spelling() {
-        for text in ["https://A.example./x", "https://a.example:443//y", "http://a.example:443/%78", "https://u@a.example"] {
+        for text in
+            ["https://A.example./x", "https://a.example:443//y", "http://a.example:443/%78", "https://u@a.example"]
+        {
             assert_eq!(authority(text).as_deref(), Some("a.example:443"), "{text}");
         }
         assert_eq!(authority("http://0x7f.1:80/").as_deref(), Some("127.0.0.1:80"));

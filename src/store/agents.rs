@@ -1,7 +1,7 @@
 use std::collections::{HashMap, HashSet};
 
 use sqlx::any::AnyRow;
-use sqlx::{AssertSqlSafe, Row as _};
+use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
 use super::{Page, Store, StoreError, endpoints, rows};
 use crate::protocol::{AgentName, Principal};
@@ -20,21 +20,20 @@ pub struct AgentRecord {
 }
 
 /// Who holds a name that was asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claim {
     /// The principal that asked: from now on, or already.
     Held,
     /// Another principal.
     Foreign,
+    /// The principal that asked may hold one name only, and holds this one.
+    Other(AgentName),
 }
 
 /// How exactly it is noted when an agent was last seen.
 const SEEN_EVERY_MS: i64 = 60_000;
 
 const COLUMNS: &str = "name, principal, created_at, last_seen_at";
-
-/// The names that a principal holds, the first one first.
-pub(super) const NAMES_OF: &str = "SELECT name FROM agents WHERE principal = $1 ORDER BY created_at, name LIMIT $2";
 
 /// Which of so many principals hold a name.
 pub(super) fn among(principals: usize) -> String {
@@ -44,6 +43,19 @@ pub(super) fn among(principals: usize) -> String {
          UNION SELECT principal FROM endpoints WHERE principal IN ({list})"
     )
 }
+
+/// The name that a principal held first.
+pub(super) const FIRST_NAME: &str = "SELECT name FROM agents WHERE principal = $1 ORDER BY created_at, name LIMIT 1";
+
+async fn holds(conn: &mut AnyConnection, name: &AgentName, principal: &Principal) -> Result<bool, sqlx::Error> {
+    let query = sqlx::query("SELECT 1 FROM agents WHERE name = $1 AND principal = $2");
+    Ok(query.bind(name.as_str()).bind(principal.as_str()).fetch_optional(conn).await?.is_some())
+}
+
+/// Whatever an agent is known by.
+pub(super) const KNOWS: &str = "SELECT 1 FROM agents WHERE principal = $1 \
+    UNION ALL SELECT 1 FROM participants WHERE principal = $1 \
+    UNION ALL SELECT 1 FROM sessions WHERE agent = $1 LIMIT 1";
 
 /// The holders of so many names.
 pub(super) fn holders_of(names: usize) -> String {
@@ -63,6 +75,20 @@ impl Store {
     /// Takes a name for a principal unless another one holds it: the first principal wins. `now` is in Unix
     /// milliseconds.
     pub async fn claim_name(&self, name: &AgentName, principal: &Principal, now: i64) -> Result<Claim, StoreError> {
+        self.claim(name, principal, false, now).await
+    }
+
+    /// The same for a principal that takes no name beside those that it holds.
+    pub async fn claim_only_name(
+        &self,
+        name: &AgentName,
+        principal: &Principal,
+        now: i64,
+    ) -> Result<Claim, StoreError> {
+        self.claim(name, principal, true, now).await
+    }
+
+    async fn claim(&self, name: &AgentName, principal: &Principal, only: bool, now: i64) -> Result<Claim, StoreError> {
         // Nearly every claim is an agent that comes back: its name changes nothing about who can read what, and agents
         // that all come back at once do not all write.
         match self.agent_by_name(name).await? {
@@ -72,8 +98,17 @@ impl Store {
             _ => {}
         }
         let (store, name, principal) = (self.clone(), name.clone(), principal.clone());
-        self.write(async move {
+        let claim = async move {
             let mut tx = store.begin().await?;
+            if only {
+                store.0.dialect.lock_agent(&mut tx, &principal).await?;
+                let first = sqlx::query(FIRST_NAME).bind(principal.as_str()).fetch_optional(&mut *tx).await?;
+                if let Some(first) = first.map(|row| rows::parsed::<AgentName>(&row, "name")).transpose()?
+                    && !holds(&mut tx, &name, &principal).await?
+                {
+                    return Ok(Claim::Other(first));
+                }
+            }
             // One statement, so that two claims cannot pass each other.
             let held = sqlx::query(
                 "INSERT INTO agents (name, principal, created_at, last_seen_at) VALUES ($1, $2, $3, $3) \
@@ -91,8 +126,8 @@ impl Store {
             }
             tx.commit().await?;
             Ok(if held > 0 { Claim::Held } else { Claim::Foreign })
-        })
-        .await
+        };
+        self.write_if(claim, |claim| *claim == Claim::Held).await
     }
 
     /// Notes that an agent uses a name that it holds. Whether it holds it.
@@ -118,15 +153,6 @@ impl Store {
             let sql = "SELECT name, principal, created_at, last_seen_at FROM agents WHERE name = $1";
             let found = sqlx::query(sql).bind(name.as_str()).fetch_optional(&self.0.reader).await?;
             found.as_ref().map(record).transpose()
-        })
-        .await
-    }
-
-    /// The names that a principal holds, the first one first. Of many, some.
-    pub async fn names_of(&self, principal: &Principal) -> Result<Vec<AgentName>, StoreError> {
-        self.bounded(async {
-            let found = sqlx::query(NAMES_OF).bind(principal.as_str()).bind(1000_i64).fetch_all(&self.0.reader).await?;
-            found.iter().map(|row| rows::parsed(row, "name")).collect()
         })
         .await
     }
@@ -164,6 +190,15 @@ impl Store {
             let found = query.fetch_all(&self.0.reader).await?;
             let items = found.iter().map(record).collect::<Result<Vec<_>, _>>()?;
             Ok(Page::cut(items, limit, |agent| agent.name.clone()))
+        })
+        .await
+    }
+
+    /// Whether an agent holds a name, takes part in a chat, or has had a session bound.
+    pub async fn knows_agent(&self, agent: &Principal) -> Result<bool, StoreError> {
+        self.bounded(async {
+            let query = sqlx::query(KNOWS).bind(agent.as_str());
+            Ok(query.fetch_optional(&self.0.reader).await?.is_some())
         })
         .await
     }

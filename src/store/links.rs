@@ -37,11 +37,13 @@ pub enum LinkAdded {
 }
 
 impl Store {
-    /// Keeps a link, unless its maker has `limit` of them. (Two that come at once may both pass.)
+    /// Keeps a link, unless its maker has `limit` of them.
     pub async fn add_link(&self, hash: &str, link: &LinkRecord, limit: u32) -> Result<LinkAdded, StoreError> {
         let (store, hash, link) = (self.clone(), hash.to_owned(), link.clone());
         self.note(async move {
             let mut tx = store.begin().await?;
+            // Two that come at once must not both be the last.
+            store.0.dialect.lock_agent(&mut tx, &link.principal).await?;
             let held: i64 = sqlx::query(LINKS_HELD)
                 .bind(link.principal.as_str())
                 .bind(store.0.clock.unix_millis())
@@ -93,7 +95,7 @@ impl Store {
     /// Ends a link of this principal in this chat. False when there is none.
     pub async fn remove_link(&self, principal: &Principal, chat: &ChatId, id: &str) -> Result<bool, StoreError> {
         let (store, principal, chat, id) = (self.clone(), principal.clone(), chat.clone(), id.to_owned());
-        self.write(async move {
+        let remove = async move {
             let removed = sqlx::query("DELETE FROM links WHERE id = $1 AND principal = $2 AND chat = $3")
                 .bind(&id)
                 .bind(principal.as_str())
@@ -101,8 +103,8 @@ impl Store {
                 .execute(&store.0.writer)
                 .await?;
             Ok(removed.rows_affected() > 0)
-        })
-        .await
+        };
+        self.withdraw(remove, |removed| *removed).await
     }
 }
 

@@ -10,9 +10,10 @@ use http::{HeaderMap, Method};
 
 use super::super::AppState;
 use super::super::error::Problem;
-use super::{Reader, is_signed};
+use super::Reader;
 use crate::config::PublicUrl;
 use crate::identity::{Caller, OpaqueSecret};
+use crate::protocol::signature::is_signed;
 
 /// The request carries what [`Reader`] takes, or the cookie of a signed-in browser. It must be a handler's first
 /// argument.

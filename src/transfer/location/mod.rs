@@ -25,7 +25,7 @@ use crate::protocol::{ByteRange, LocationKind, Sha256};
 use tokens::Tokens;
 
 /// Fetches of bytes at once: as many to one host as a producer serves (specification section 6).
-const BOUNDS: Bounds = Bounds { total: 1024, per_host: 16 };
+const BOUNDS: Bounds = Bounds { total: 1024, per_host: 16, waiting: 1024, lookups: 64, lookups_per_domain: 16 };
 /// The header that names the set's task (specification section 2).
 const ARTIFACT_TASK: HeaderName = HeaderName::from_static("artifact-task");
 /// By what name this gateway is known to those who look out for loops (RFC 9110 section 7.6.3).
@@ -44,6 +44,9 @@ pub enum Refusal {
     /// This gateway's own URL: whatever it has for the reader is among the sources already.
     #[error("the place is this gateway itself")]
     Own,
+    /// The set's task cannot be named to it.
+    #[error("the task's name does not fit into a header")]
+    Task,
     /// It takes no more transfers now.
     #[error("the place is busy")]
     Busy(Duration),
@@ -73,6 +76,7 @@ impl Refusal {
         match self {
             Self::Unsupported => "location_kind_unsupported",
             Self::Own => "own",
+            Self::Task => "task",
             Self::Busy(_) => "busy",
             Self::Gone(_) => "gone",
             Self::Wrong(_) => "wrong",
@@ -81,7 +85,8 @@ impl Refusal {
     }
 }
 
-const OUTCOMES: [&str; 7] = ["answered", "location_kind_unsupported", "own", "busy", "gone", "wrong", "unreachable"];
+const OUTCOMES: [&str; 8] =
+    ["answered", "location_kind_unsupported", "own", "task", "busy", "gone", "wrong", "unreachable"];
 const KINDS: [&str; 5] = ["https", "s3", "robutler", "oci", "other"];
 
 /// A range of a blob.
@@ -158,8 +163,9 @@ impl Locations {
                 let by_hash = names(&url, &wanted.sha256);
                 let mut fetch = range_of(url, wanted, timeout);
                 fetch.headers.insert(VIA, HeaderValue::from_static(VIA_NAME));
-                let task = remote.task.as_deref().and_then(|task| HeaderValue::from_str(task).ok());
-                if let Some(task) = task {
+                if let Some(task) = &remote.task {
+                    // Without it the place would only refuse.
+                    let task = HeaderValue::from_str(task).map_err(|_| Refusal::Task)?;
                     fetch.headers.insert(ARTIFACT_TASK, task);
                 }
                 if remote.signed && by_hash {
