@@ -9,3 +9,4 @@ CREATE TABLE endpoints (
 );
 CREATE INDEX endpoints_by_principal ON endpoints (principal);
 CREATE INDEX sessions_by_agent ON sessions (agent);
+CREATE INDEX announcements_unbound ON announcements (agent, manifest_size) WHERE chat IS NULL;

@@ -114,7 +114,7 @@ impl People {
 
 /// An agent's own URL, where the place lies below it.
 fn own(agent: &str, place: &PlainUrl) -> Option<PlainUrl> {
-    PlainUrl::parse(agent).filter(|own| place.is_below(own))
+    PlainUrl::parse(agent.trim_end_matches('/')).filter(|own| place.is_below(own))
 }
 
 /// The ways to some bytes that an agent's announcement names. Where it names no location at all, the agent's own

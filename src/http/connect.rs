@@ -80,7 +80,10 @@ pub async fn connect(
         None => (None, None),
     };
     // Whoever has not said who they are by now may not fill as much memory as an agent may.
-    let mut known = proof.is_some() || state.agents.gate.identify(credential.as_ref()).await.is_ok();
+    let mut known = match &proof {
+        Some(proof) => auth::knows(&proof.principal, &state).await?,
+        None => state.agents.gate.identify(credential.as_ref()).await.is_ok(),
+    };
     if !known && credential.is_some() {
         state.limiter.failed(extensions)?;
     }

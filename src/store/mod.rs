@@ -64,7 +64,7 @@ pub use manifests::Held;
 pub use nonces::Nonce;
 pub use offers::{Offer, Place, Scope, TaskRule};
 pub use options::{OpenError, StoreOptions};
-pub use quota::{Amount, Exceeded, Quota};
+pub use quota::{Amount, Exceeded, Quota, Unbound};
 pub use retention::Outdated;
 pub use sessions::{Binding, Session};
 pub use sets::{EntryRecord, SetRecord};

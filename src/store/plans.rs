@@ -137,6 +137,8 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         (sessions::TO_VERSION.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
         (quota::IN_CHAT.to_owned(), vec![text("c1")]),
         (quota::WAITING.to_owned(), vec![text("agent:1"), text("s1")]),
+        (quota::LET_IN.to_owned(), vec![text("agent:1")]),
+        (quota::UNBOUND_AT.to_owned(), vec![text("h1:443")]),
         (agents::FIRST_NAME.to_owned(), vec![text("agent:1")]),
         (agents::KNOWS.to_owned(), vec![text("agent:1")]),
         (endpoints::OF_PRINCIPAL.to_owned(), vec![text("agent:1")]),

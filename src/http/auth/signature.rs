@@ -73,6 +73,14 @@ pub(in crate::http) async fn accept(proof: Proof, state: &AppState) -> Result<Pr
     state.signatures.accept(proof, &[]).await.map_err(problem)
 }
 
+/// Whether an agent that signed is known here, so that it may have more than a stranger.
+///
+/// # Errors
+/// [`Problem::Unavailable`] when nobody can tell now.
+pub(in crate::http) async fn knows(agent: &Principal, state: &AppState) -> Result<bool, Problem> {
+    state.signatures.knows(agent).await.map_err(problem)
+}
+
 fn agent(principal: Principal) -> Identity {
     Identity::Agent { principal, name: None, owner: None }
 }
