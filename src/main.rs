@@ -3,13 +3,14 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use sluice::app::{self, EndedAtOnce, Signals};
+use sluice::cli::token::{self, Minted};
 use sluice::cli::{self, AgentArgs, Answer, Command, terminal};
 use sluice::clock::Clock;
 use sluice::config::{ConfigArgs, Settings};
 use sluice::demo::{self, DemoOptions};
 use sluice::logging::{self, LogFormat};
 use sluice::producer::{self, AgentOptions};
-use sluice::{app, cli::token};
 
 /// The command line was misunderstood.
 const USAGE: u8 = 2;
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&cli::error_line(&error));
-            ExitCode::FAILURE
+            error.downcast_ref::<EndedAtOnce>().map_or(ExitCode::FAILURE, |ended| ended.exit_code().into())
         }
     }
 }
@@ -48,15 +49,20 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Serve(args) => block_on(app::run(start(args.config)?)),
         Command::Token(args) => {
             logging::init(LogFormat::Text, "warn")?;
-            print(&format!("{}\n", token::mint(args, &Clock::system())?))
+            let Minted { token, note } = token::mint(args, &Clock::system())?;
+            note.iter().for_each(|note| complain(note));
+            print(&format!("{token}\n"))
         }
         Command::Check(args) => {
-            block_on(app::check(start(args.config)?))?;
-            print("the settings are good\n")
+            let found = block_on(app::check(start(args.config)?))?;
+            print(&format!("{}\nthe settings are good\n", found.join("\n")))
         }
-        Command::Migrate(args) => block_on(app::migrate(start(args.config)?)),
+        Command::Migrate(args) => {
+            let done = block_on(app::migrate(start(args.config)?))?;
+            print(&format!("{}\n", done.join("\n")))
+        }
         Command::Demo(args) => {
-            let settings = Settings::load(args.config)?;
+            let settings = Settings::load_over(args.config, demo::defaults())?;
             // What the demo itself says is enough, unless log lines were asked for.
             logging::init(settings.log_format, settings.log_level.as_deref().unwrap_or("warn"))?;
             block_on(demo::run(settings, DemoOptions { dir: args.dir, once: args.once }))
@@ -68,11 +74,13 @@ fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-/// Serves a folder until SIGINT or SIGTERM, and tells on standard error what happens.
+/// Serves a folder until SIGINT or SIGTERM (a second one ends it at once), and tells on standard error what happens.
 async fn agent(args: AgentArgs) -> anyhow::Result<()> {
-    let AgentArgs { dir, gateway, token, name, session, task, data, watch } = args;
-    let options = AgentOptions { name, session, task, data, watch, ..AgentOptions::new(dir, gateway, token) };
-    Ok(producer::run(options, app::stop_on_signals()?, terminal::show).await?)
+    let AgentArgs { dir, gateway, token, name, session, task, data, watch, hidden } = args;
+    let options = AgentOptions { name, session, task, data, watch, hidden, ..AgentOptions::new(dir, gateway, token) };
+    let signals = Signals::listen()?;
+    let stop = signals.stop();
+    signals.obeyed_by(async { Ok(producer::run(options, stop, terminal::show).await?) }).await
 }
 
 /// Settings first, then log lines as they say.
@@ -82,8 +90,12 @@ fn start(args: ConfigArgs) -> anyhow::Result<Settings> {
     Ok(settings)
 }
 
-fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
+fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let outcome = runtime.block_on(work);
+    // What ended in order left nothing running. What did not must not be waited for: a file may be being hashed.
+    runtime.shutdown_background();
+    outcome
 }
 
 /// A reader that closes the pipe early, such as `head`, is no failure.

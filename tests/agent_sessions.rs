@@ -5,6 +5,7 @@ mod support;
 
 use std::time::Duration;
 
+use http::Method;
 use serde_json::{Value, json};
 use sluice::clock::Clock;
 use sluice::identity::{Identity, Tokens};
@@ -332,6 +333,66 @@ async fn frames_to_an_agent_stay_below_a_mebibyte() {
         assert!(text.len() < 1 << 20, "{} bytes", text.len());
         answers += 1;
     }
+}
+
+#[tokio::test]
+async fn an_agent_whose_name_was_given_away_is_told_so() {
+    let gateway = Gateway::start().await;
+    let token = gateway.agent_token("ada", "ada");
+    let mut control = Wire::open(&gateway, "", &[]).await;
+    control.create("ada", &token).await;
+    let mut data = Wire::open(&gateway, "conn=data", &[("authorization", &bearer(&token))]).await;
+    data.send(json!({"type": "data.hello", "agent": "ada"})).await;
+    data.frame("data.ready").await;
+    let bob = gateway.agent("bob").await;
+
+    gateway.operate(Method::PUT, "/v1/agents/ada", Some(json!({"principal": "agent:eve"}))).await;
+    let told = control.frame("session.error").await;
+    assert_eq!((&told["agent"], &told["error"]["code"]), (&json!("ada"), &json!("forbidden")));
+    assert!(told["error"]["message"].as_str().unwrap().contains("given to another agent"), "{told}");
+    for wire in [&mut control, &mut data] {
+        let close = loop {
+            match wire.next().await {
+                Some(Message::Close(close)) => break close.unwrap(),
+                Some(_) => {}
+                None => panic!("no close"),
+            }
+        };
+        assert_eq!((u16::from(close.code), close.reason.as_str()), (4001, "the name was given to another agent"));
+    }
+    assert!(!bob.is_over(support::Kind::Control));
+}
+
+#[tokio::test]
+async fn an_agent_was_last_seen_when_something_last_came_from_it() {
+    let gateway = Gateway::start().await;
+    let seen = async || {
+        let agent = gateway.get("/v1/agents/ada", &gateway.operator()).await.json();
+        let list = gateway.get("/v1/agents", &gateway.operator()).await.json();
+        assert_eq!(list["agents"][0]["name"], "ada");
+        (agent["online"] == true, agent["last_seen_at"].as_str().unwrap().to_owned())
+    };
+    let mut wire = Wire::open(&gateway, "", &[]).await;
+    wire.create("ada", &gateway.agent_token("ada", "ada")).await;
+    let (_, mut last) = seen().await;
+    for _ in 0..2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        wire.send(json!({"type": "ping"})).await;
+        wire.frame("pong").await;
+        let (online, now) = seen().await;
+        assert!(online && now > last, "{now} after {last}");
+        assert_eq!(seen().await.1, now, "asking is no sign of it");
+        last = now;
+    }
+    // Its farewell is the last that came from it, and stays so.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    wire.send_message(Message::Close(None)).await;
+    let at_the_end = eventually("the time of its end", async || {
+        let (online, now) = seen().await;
+        (!online && now > last).then_some(now)
+    })
+    .await;
+    assert_eq!(seen().await.1, at_the_end);
 }
 
 #[tokio::test]

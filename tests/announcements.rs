@@ -66,7 +66,7 @@ async fn silence_means_that_the_set_is_kept(database: &TestDatabase) {
     let agent = gateway.agent("ada").await;
     let set = set("one").task("t1");
     agent.announce_in("turn-1", &set).await;
-    assert_eq!(refusals(&agent).await, []);
+    assert!(refusals(&agent).await.is_empty());
     let alice = gateway.reader("user:alice");
     let list = gateway.get("/v1/chats/c1/sets", &alice).await.json();
     let shown = &list["sets"][0];
@@ -88,7 +88,7 @@ async fn silence_means_that_the_set_is_kept(database: &TestDatabase) {
             frame["progress"] = json!({"done": 1, "total": 3});
         })
         .await;
-    assert_eq!(refusals(&agent).await, []);
+    assert!(refusals(&agent).await.is_empty());
     let list = gateway.get("/v1/chats/c1/sets", &alice).await.json();
     assert_eq!(list["sets"].as_array().unwrap().len(), 1);
     assert_eq!(list["sets"][0]["progress"], json!({"done": 1, "total": 3}));
@@ -242,6 +242,25 @@ async fn a_manifest_that_is_too_large_is_told_so() {
     let code = wire.frame("artifact.error").await["error"]["code"].clone();
     assert!(code == "manifest_too_large" || code == "unavailable", "{code}");
     assert!(wire.settled().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_session_is_not_bound_where_its_sets_would_be_too_many() {
+    let gateway = Gateway::builder().with(|layer| layer.chat_sets = Some(1)).start().await;
+    gateway.furnish().await;
+    let agent = gateway.agent("ada").await;
+    for content in ["1", "2"] {
+        agent.send(frame(&set(content), content, Some("later"))).await;
+    }
+    assert!(refusals(&agent).await.is_empty());
+    let bind = async |chat: &str| {
+        let body = json!({"session_id": "later", "chat": chat, "agent": "agent:ada"});
+        gateway.ask(http::Method::POST, "/v1/sessions", &gateway.operator(), Some(body)).await
+    };
+    let answer = bind("c1").await;
+    assert_eq!((answer.status.as_u16(), answer.code().as_str()), (409, "conflict"));
+    assert!(gateway.sets("c1").await.is_empty());
+    assert_eq!(bind("nowhere").await.status, 404);
 }
 
 #[tokio::test]
@@ -408,7 +427,7 @@ async fn what_was_accepted_survives_a_kill(database: &TestDatabase) {
         agent.announce_in("turn-1", set).await;
     }
     // They are decided in order: with this refusal the confirm windows of the others are over.
-    assert_eq!(refusals(&agent).await, []);
+    assert!(refusals(&agent).await.is_empty());
     process.kill();
     agent.wait_for(|event| event.what == What::Lost).await;
 

@@ -14,6 +14,7 @@ on_both_databases!(
     reads_are_written_down_with_how_they_ended,
     reads_are_found_by_what_is_known_of_them,
     what_is_left_is_written_when_the_gateway_drains,
+    what_the_gateways_end_cuts_is_written_down_as_such,
     a_read_goes_after_its_retention,
 );
 
@@ -145,6 +146,23 @@ async fn what_is_left_is_written_when_the_gateway_drains(database: &TestDatabase
     house.gateway.restart().await;
     // At once, and not after what gathers for a while has been written.
     assert_eq!(house.audit("").await["reads"].as_array().unwrap().len(), 1);
+}
+
+async fn what_the_gateways_end_cuts_is_written_down_as_such(database: &TestDatabase) {
+    let short = Gateway::builder().on(database).with(|layer| layer.shutdown_grace = Some(span("100ms")));
+    let mut house = House::new(short.start().await).await;
+    let large = SampleSet::of([("large.bin", bytes(2, 32 * CHUNK))]).chunked(CHUNK);
+    house.agent.announce_in("turn-1", &large).await;
+    house.gateway.wait_for_set("c1", &large.identity()).await;
+    let alice = house.gateway.reader("user:alice");
+    let request = house.gateway.request(http::Method::GET, &set_file("c1", &large, "large.bin"), &alice, None);
+    let mut slow = house.gateway.client().receive_buffer(16 * 1024).send(request).await;
+    slow.read(1000).await;
+    house.gateway.restart().await;
+    assert!(slow.rest().await.1.is_err(), "it was not cut");
+    let read = house.reads("", 1).await.remove(0);
+    assert_eq!(read["outcome"], "shutdown");
+    assert!(read["sent_bytes"].as_u64().unwrap() < 32 * CHUNK as u64);
 }
 
 async fn a_read_goes_after_its_retention(database: &TestDatabase) {

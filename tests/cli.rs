@@ -69,6 +69,7 @@ fn what_is_misunderstood_is_one_line_and_exit_code_2() {
     for (args, named) in [
         (&["serve", "--no-such-flag"][..], "--no-such-flag"),
         (&["serve", "--resume-window", "90"], "--resume-window"),
+        (&["serve", "--listen", "localhost:8080"], "127.0.0.1:8080"),
         (&["serve", "--public-url", "https://a.example/base"], "--public-url"),
         (&["token", "agent"], "--name"),
         (&["token", "reader", "--principal", "alice"], "--principal"),
@@ -85,6 +86,13 @@ fn what_is_misunderstood_is_one_line_and_exit_code_2() {
 #[test]
 fn a_token_is_the_only_thing_printed() {
     let dir = tempfile::tempdir().unwrap();
+    // One that was not there is made, and that is told beside the token.
+    let secret = dir.path().join("sluice-data/token.secret");
+    let made = run(dir.path(), &["token", "operator"]);
+    let note = text(&made.stderr);
+    assert!(made.status.success() && note.starts_with("note: ") && note.lines().count() == 1, "{note}");
+    assert!(note.contains(secret.canonicalize().unwrap().to_str().unwrap()) && note.contains("--data-dir"), "{note}");
+    assert_eq!(text(&made.stdout).lines().count(), 1);
     for args in [
         &["token", "agent", "--name", "flow", "--owner", "user:alice"][..],
         &["token", "reader", "--principal", "user:alice", "--chat", "c1", "--chat", "c2", "--ttl", "2m"],
@@ -97,8 +105,7 @@ fn a_token_is_the_only_thing_printed() {
         assert_eq!(token.split('.').count(), 3, "{token}");
         assert!(!token.contains(char::is_whitespace), "{token}");
     }
-    let secret = dir.path().join("sluice-data/token.secret");
-    assert_eq!(std::fs::metadata(secret).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(mode(&secret), 0o600);
 }
 
 #[test]
@@ -140,12 +147,19 @@ fn settings_that_cannot_work_are_one_line_and_exit_code_1() {
 fn check_changes_nothing_and_migrate_makes_the_database() {
     let dir = tempfile::tempdir().unwrap();
     let data = ["--data-dir", "a:b c?d%20#"];
-    let output = run(dir.path(), &[&["check"], &data[..]].concat());
+    let check = [&["check"], &data[..], &FREE].concat();
+    let output = run(dir.path(), &check);
     assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).ends_with("the settings are good\n"));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-    for command in ["migrate", "migrate", "check"] {
-        let output = run(dir.path(), &[&[command], &data[..]].concat());
-        assert!(output.status.success(), "{command}: {}", text(&output.stderr));
+    for (args, told) in [
+        (&[&["migrate"], &data[..]].concat(), "applied migration 1: "),
+        (&[&["migrate"], &data[..]].concat(), "nothing to do: "),
+        (&check, "sluice.db is up to date"),
+    ] {
+        let output = run(dir.path(), args);
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        assert!(text(&output.stdout).contains(told), "{}", text(&output.stdout));
         assert!(dir.path().join(data[1]).join("sluice.db").exists());
     }
     let line = failure(&run(dir.path(), &["migrate", "--data-dir", "/proc/sluice"]), 1);
@@ -154,6 +168,62 @@ fn check_changes_nothing_and_migrate_makes_the_database() {
         .unwrap();
     let line = failure(&run(dir.path(), &["check", "--database-url", "sqlite://other.db"]), 1);
     assert!(line.contains("other.db"), "{line}");
+    let line = failure(&run(dir.path(), &["check", "--data-dir", "/proc/sluice/data"]), 1);
+    assert!(line.contains("/proc/sluice/data") && line.contains("--data-dir"), "{line}");
+}
+
+/// Ports that nobody else has.
+const FREE: [&str; 4] = ["--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"];
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn check_tells_a_running_gateway_from_whoever_else_has_its_ports() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_gateway, serving) = serve(dir.path(), &FREE);
+    let (listen, ops) = (serving["listen"].as_str().unwrap(), serving["ops_listen"].as_str().unwrap());
+    let output = run(dir.path(), &["check", "--listen", listen, "--ops-listen", ops]);
+    let told = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(told.contains(&format!("this gateway runs at {listen} already")), "{told}");
+    assert!(told.contains(&format!("this gateway runs at {ops} already")), "{told}");
+    // Another gateway's, by what is kept elsewhere.
+    let elsewhere = ["--data-dir", "elsewhere"];
+    for ports in [["--listen", listen, "--ops-listen", "127.0.0.1:0"], ["--listen", "127.0.0.1:0", "--ops-listen", ops]]
+    {
+        let line = failure(&run(dir.path(), &[&["check"], &elsewhere[..], &ports].concat()), 1);
+        assert!(line.contains("cannot listen on "), "{line}");
+    }
+    // Something that is no gateway, and says nothing.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let _taken = TcpListener::bind(taken).unwrap();
+    let line = failure(&run(dir.path(), &["check", "--listen", &taken.to_string(), "--ops-listen", "127.0.0.1:0"]), 1);
+    assert!(line.contains("set --listen "), "{line}");
+}
+
+#[test]
+fn what_is_kept_is_for_its_owner_alone() {
+    for command in [&["demo", "--once", "--dir", "files"][..], &["serve"], &["migrate"]] {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("files")).unwrap();
+        std::fs::write(dir.path().join("files/a"), "a").unwrap();
+        let _gateway = match command {
+            ["serve"] => Some(serve(dir.path(), &FREE)),
+            _ => {
+                let output = run(dir.path(), &[command, &FREE].concat());
+                assert!(output.status.success(), "{command:?}: {}", text(&output.stderr));
+                None
+            }
+        };
+        let data = dir.path().join("sluice-data");
+        assert_eq!(mode(&data), 0o700, "{command:?}");
+        for kept in std::fs::read_dir(&data).unwrap() {
+            let kept = kept.unwrap().path();
+            assert_eq!(mode(&kept), 0o600, "{command:?}: {}", kept.display());
+        }
+    }
 }
 
 #[test]
@@ -183,7 +253,33 @@ fn a_port_that_is_taken_names_its_setting() {
         let line =
             failure(&run(dir.path(), &["serve", flag, &address, other, "127.0.0.1:0", "--log-level", "error"]), 1);
         assert!(line.contains(&address) && line.contains(&format!("set {flag} ")), "{line}");
+        assert_eq!(line.matches("os error").count(), 1, "{line}");
     }
+}
+
+#[test]
+fn what_is_wrong_is_told_once() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("a"), "a").unwrap();
+    for args in [
+        &["agent", ".", "--gateway", "nonsense", "--token", "t", "--name", "flow"][..],
+        &["agent", "missing", "--gateway", "http://127.0.0.1:1", "--token", "t", "--name", "flow"],
+        &["agent", ".", "--gateway", "http://127.0.0.1:1", "--token", "t"],
+        &["token", "operator", "--token-secret-file", "a/b"],
+        &["token", "operator", "--token-secret-file", "a"],
+        &["serve", "--data-dir", "a", "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0", "--log-level", "off"],
+        &["check", "--database-url", "sqlite://missing/x.db", "--listen", "127.0.0.1:0"],
+        &["check", "--config", "missing"],
+    ] {
+        let line = failure(&run(dir.path(), args), 1);
+        let told: Vec<_> = line.split(": ").map(str::trim).collect();
+        for (at, part) in told.iter().enumerate() {
+            assert!(!told[at + 1..].contains(part), "{part:?} is told twice: {line}");
+        }
+        assert!(line.matches("os error").count() <= 1, "{line}");
+    }
+    let line = failure(&run(dir.path(), &["agent", ".", "--gateway", "http://127.0.0.1:1", "--token", "t"]), 1);
+    assert!(line.contains("check that it is an agent's"), "{line}");
 }
 
 /// A gateway that is stopped when the test is over, however it ends.
@@ -194,6 +290,67 @@ impl Drop for Gateway {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// A gateway in `dir` that logs JSON, once it serves, and the line that says so.
+fn serve(dir: &Path, args: &[&str]) -> (Gateway, serde_json::Value) {
+    let args = [&["serve", "--log-format", "json"], args].concat();
+    let mut gateway = Gateway(sluice(dir, &args).stderr(Stdio::piped()).spawn().unwrap());
+    let serving = log_line(&mut BufReader::new(gateway.0.stderr.as_mut().unwrap()), "serving");
+    (gateway, serving)
+}
+
+/// The next line with this message of a log in JSON.
+fn log_line(log: &mut impl std::io::BufRead, message: &str) -> serde_json::Value {
+    let lines = log.lines().map(|line| serde_json::from_str::<serde_json::Value>(&line.unwrap()).unwrap());
+    lines.into_iter().find(|line| line["message"].as_str().is_some_and(|told| told.starts_with(message))).unwrap()
+}
+
+fn send(signal: &str, process: &Child) {
+    let sent = Command::new("kill").args([signal, &process.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+#[test]
+fn a_second_signal_ends_a_drain_at_once() {
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut gateway, serving) = serve(dir.path(), &[&FREE[..], &["--shutdown-grace", "10m"]].concat());
+        let mut log = BufReader::new(gateway.0.stderr.take().unwrap());
+        // A request that has begun keeps the drain waiting.
+        let mut request = TcpStream::connect(serving["listen"].as_str().unwrap()).unwrap();
+        request.write_all(b"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n").unwrap();
+        send(signal, &gateway.0);
+        let draining = log_line(&mut log, "draining");
+        assert_eq!((&draining["transfers"], &draining["grace_ms"]), (&0.into(), &600_000.into()));
+        assert!(draining["message"].as_str().unwrap().contains("a second signal ends at once"));
+        assert!(gateway.0.try_wait().unwrap().is_none(), "it did not drain");
+        send(signal, &gateway.0);
+        assert_eq!(gateway.0.wait().unwrap().code(), Some(code));
+    }
+}
+
+#[test]
+fn a_demo_ends_soon_when_asked_to_although_somebody_downloads() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("files")).unwrap();
+    std::fs::write(dir.path().join("files/large"), vec![7; 64 << 20]).unwrap();
+    let args = [&["demo", "--dir", "files"][..], &FREE].concat();
+    let mut demo = Gateway(sluice(dir.path(), &args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    let mut command = String::new();
+    BufReader::new(demo.0.stdout.as_mut().unwrap()).read_line(&mut command).unwrap();
+    let command = command.strip_prefix("curl -f -H '").unwrap().trim_end();
+    let (authorization, rest) = command.split_once("' ").unwrap();
+    let url = rest.rsplit('\'').nth(1).unwrap().strip_prefix("http://").unwrap();
+    let (host, path) = url.split_once('/').unwrap();
+    let mut reader = TcpStream::connect(host).unwrap();
+    write!(reader, "GET /{path} HTTP/1.1\r\nHost: {host}\r\n{authorization}\r\n\r\n").unwrap();
+    reader.read_exact(&mut [0; 1000]).unwrap();
+    let begun = std::time::Instant::now();
+    send("-INT", &demo.0);
+    assert_eq!(demo.0.wait().unwrap().code(), Some(0));
+    // A reader that takes nothing would hold a gateway for thirty seconds.
+    assert!(begun.elapsed() < std::time::Duration::from_secs(15), "{:?}", begun.elapsed());
 }
 
 #[test]
@@ -224,8 +381,7 @@ fn serve_logs_json_and_stops_on_sigterm_with_exit_code_0() {
     assert_eq!(line["size_bytes"], body.len());
     assert!(line["duration_ms"].is_u64() && line["peer"].is_string(), "{line}");
 
-    let killed = Command::new("kill").args(["-TERM", &gateway.0.id().to_string()]).status().unwrap();
-    assert!(killed.success());
+    send("-TERM", &gateway.0);
     assert!(lines.any(|line| line["message"] == "stopped"));
     assert_eq!(gateway.0.wait().unwrap().code(), Some(0));
 }

@@ -43,7 +43,7 @@ async fn start(router: Router, limits: Limits) -> Running {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), "listen").await.unwrap();
     let address = listener.address();
     let stop = CancellationToken::new();
-    let serving = tokio::spawn(server::serve(listener, router, limits, stop.clone()));
+    let serving = tokio::spawn(server::serve(listener, router, limits, stop.clone(), CancellationToken::new()));
     Running { address, stop, serving }
 }
 

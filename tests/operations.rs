@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use process::{Gateway, sluice};
+use process::{AGENT, CHAT, Gateway, request, sluice};
 use serde_json::Value;
 
 fn root() -> &'static Path {
@@ -102,6 +102,33 @@ fn everything_that_is_watched_exists_on_a_fresh_gateway() {
             }
         }
     }
+}
+
+#[test]
+fn a_log_in_json_has_numbers_where_numbers_belong() {
+    let gateway = Gateway::start_with(&["--log-level", "info,sluice=trace"]);
+    gateway.open_chat();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.txt"), "text").unwrap();
+    let (agent, set) = gateway.agent(folder.path(), gateway.address);
+    let (path, reader) = (format!("/v1/chats/{CHAT}/sets/{set}/files/a.txt"), gateway.reader_token());
+    assert_eq!(request(gateway.address, "GET", &path, &reader, &Value::Null), (200, "text".to_owned()));
+    agent.stop();
+    let lines: Vec<Value> = gateway.stop().iter().map(|line| serde_json::from_str(line).expect(line)).collect();
+    for line in &lines {
+        for (field, value) in line.as_object().unwrap() {
+            let Some(text) = value.as_str().filter(|_| !["message", "timestamp"].contains(&field.as_str())) else {
+                continue;
+            };
+            let is_other = serde_json::from_str::<Value>(text).is_ok();
+            assert!(!is_other && !text.starts_with(['[', '{', '"']), "{field} is text: {line}");
+        }
+    }
+    let of = |message: &str| lines.iter().find(|line| line["message"] == message).expect(message);
+    assert!(of("a transfer ended")["transfer"].is_u64());
+    let (opened, ended) = (of("a session opened"), of("an agent's connection ended"));
+    assert!(opened["connection"].is_u64() && opened["connection"] == ended["connection"]);
+    assert_eq!((&opened["agent"], &ended["agent"]), (&AGENT.into(), &AGENT.into()));
 }
 
 #[test]

@@ -336,7 +336,15 @@ async fn a_refused_credential_ends_the_agent() {
     peer.send(json!({"type": "session.error", "error": {"code": "forbidden", "message": "the name is taken"}})).await;
     let error = agent.error().await;
     assert!(matches!(&error, AgentError::SessionRefused { code, .. } if code == "forbidden"));
+    assert!(error.to_string().contains("--name"), "{error}");
     assert!(!error.to_string().contains("the-token"));
+
+    let agent = Running::start(options(dir.path(), &platform));
+    let mut peer = platform.accept().await;
+    peer.frame("session.create").await;
+    peer.send(json!({"type": "session.error", "error": {"code": "token_expired", "message": "it has expired"}})).await;
+    let error = agent.error().await.to_string();
+    assert!(error.contains("get a token") && !error.contains("--name"), "{error}");
 
     let agent = Running::start(options(dir.path(), &platform));
     let peer = platform.accept_session("s-1").await;
@@ -385,7 +393,91 @@ async fn https_is_dialled_with_tls() {
     let mut agent = Running::start(AgentOptions { gateway, ..options(dir.path(), &platform) });
     // A platform without TLS cannot make sense of it, and says nothing that would be TLS.
     assert!(platform.try_accept().await.is_err(), "TLS was taken for a WebSocket");
-    agent.event(|event| matches!(event, AgentEvent::Disconnected { reason, .. } if reason.contains("upgrade"))).await;
+    agent.event(|event| matches!(event, AgentEvent::Disconnected { reason, .. } if reason.contains("http://"))).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_port_that_speaks_no_http_is_told_as_such() {
+    let dir = folder(&[("a", b"a")]);
+    let platform = Platform::start().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    let mut agent = Running::start(AgentOptions { gateway: format!("http://{at}"), ..options(dir.path(), &platform) });
+    let (mut stream, _) = within(listener.accept()).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut stream, b"220 mail.example ESMTP\r\n").await.unwrap();
+    let told = |event: &AgentEvent| matches!(event, AgentEvent::Disconnected { reason, .. } if reason.contains("speaks no HTTP") && reason.contains(&at));
+    agent.event(told).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_file_that_changed_is_told_once() {
+    let dir = folder(&[("a", b"one"), ("b", b"two")]);
+    let platform = Platform::start().await;
+    let mut agent = Running::start(options(dir.path(), &platform));
+    let mut peer = platform.accept_session("s-1").await;
+    peer.frame("artifact.manifest").await;
+    std::fs::write(dir.path().join("a"), "another").unwrap();
+    std::fs::remove_file(dir.path().join("b")).unwrap();
+    for (file, bytes) in [("a", b"one"), ("b", b"two")] {
+        for request in ["1", "2"] {
+            let read =
+                json!({"type": "blob.read", "request_id": request, "sha256": sha256(bytes), "offset": 0, "length": 1});
+            assert_eq!(refusal_of(&mut peer, read).await["error"]["code"], "read_failed");
+        }
+        let told = agent.event(|event| matches!(event, AgentEvent::Unserved { .. })).await;
+        assert!(matches!(told, AgentEvent::Unserved { path, .. } if path.ends_with(file)));
+    }
+    agent.shutdown.cancel();
+    while let Some(event) = within(agent.events.recv()).await {
+        assert!(!matches!(event, AgentEvent::Unserved { .. }), "told again: {event}");
+    }
+}
+
+#[tokio::test]
+async fn who_can_read_a_set_is_told_once() {
+    let dir = folder(&[("a", b"a")]);
+    for session in [None, Some("turn-7")] {
+        let platform = Platform::start().await;
+        let session = session.map(|session| session.parse().unwrap());
+        let mut agent =
+            Running::start(AgentOptions { session: session.clone(), watch: true, ..options(dir.path(), &platform) });
+        let mut peer = platform.accept_session("s-1").await;
+        peer.frame("artifact.manifest").await;
+        let told = agent.event(|event| matches!(event, AgentEvent::Audience { .. })).await;
+        match &session {
+            Some(session) => assert!(told.to_string().contains(&format!("session {session} of agent ada.mini"))),
+            None => assert!(told.to_string().contains("nobody can read it: without --session")),
+        }
+        std::fs::write(dir.path().join("b"), session.map_or("b", |_| "c")).unwrap();
+        peer.frame("artifact.manifest").await;
+        agent.event(|event| matches!(event, AgentEvent::Accepted { .. })).await;
+        agent.shutdown.cancel();
+        while let Some(event) = within(agent.events.recv()).await {
+            assert!(!matches!(event, AgentEvent::Audience { .. }), "told again: {event}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_that_passes_is_waited_out() {
+    let dir = folder(&[("a", b"a")]);
+    let platform = Platform::start().await;
+    let mut agent = Running::start(AgentOptions {
+        confirm_window: Duration::from_secs(60),
+        announce_again: Duration::from_millis(10),
+        ..options(dir.path(), &platform)
+    });
+    let mut peer = platform.accept_session("s-1").await;
+    for code in ["rate_limited", "unavailable"] {
+        let announcement = peer.frame("artifact.manifest").await;
+        peer.send(json!({"type": "artifact.error", "event_id": announcement["event_id"],
+            "sha256": announcement["sha256"], "error": {"code": code, "message": "later"}}))
+            .await;
+        agent.event(|event| matches!(event, AgentEvent::Refused { code: refused, .. } if refused == code)).await;
+    }
+    peer.frame("artifact.manifest").await;
     agent.stop().await;
 }
 
@@ -404,9 +496,14 @@ async fn every_refused_announcement_is_told() {
     peer.send(refusal("quota_exceeded")).await;
     agent.event(refused("quota_exceeded")).await;
     // Also long after the confirm window.
+    peer.send(refusal("hash_mismatch")).await;
+    agent.event(refused("hash_mismatch")).await;
+    // One that no set in this session would escape ends the agent.
     peer.send(refusal("session_unknown")).await;
     agent.event(refused("session_unknown")).await;
-    agent.stop().await;
+    let error = agent.error().await;
+    assert!(matches!(&error, AgentError::SetRefused { code, .. } if code == "session_unknown"), "{error}");
+    assert!(error.to_string().contains("--session"), "{error}");
 }
 
 #[tokio::test]

@@ -78,6 +78,8 @@ pub struct Connection<S> {
     socket: S,
     outbox: Outbox,
     last_heard: Instant,
+    /// When the connection began, and the same as Unix milliseconds.
+    begun: (Instant, i64),
     next_ping: Instant,
     pub(super) session_due: Option<Instant>,
     /// Since when no session is left because of a refusal, and how that ends the connection.
@@ -126,6 +128,7 @@ where
             socket,
             outbox: Outbox::default(),
             last_heard: now,
+            begun: (now, agents.clock.unix_millis()),
             next_ping: now + agents.timing.ping_interval,
             session_due: Some(now + agents.timing.handshake_timeout),
             refused: None,
@@ -142,11 +145,14 @@ where
     pub async fn run(mut self) {
         let kind = self.kind.name();
         self.agents.metrics.connections.with_label_values(&[kind]).inc();
-        tracing::debug!(connection = %self.id, kind, "an agent's connection opened");
+        tracing::debug!(connection = self.id.get(), kind, "an agent's connection opened");
         let (reason, close) = loop {
             let event = std::future::poll_fn(|cx| self.poll_event(cx)).await;
             match event {
-                Event::Message(Message::Close(_)) => break ("closed by the agent", Some(Close::NORMAL)),
+                Event::Message(Message::Close(_)) => {
+                    self.hear(Instant::now());
+                    break ("closed by the agent", Some(Close::NORMAL));
+                }
                 Event::Message(message) => self.on_message(message),
                 Event::Decided(decision) => self.on_decision(decision),
                 Event::Mail(mail) => self.on_mail(mail),
@@ -158,15 +164,25 @@ where
                 break (close.reason, Some(close));
             }
         };
-        let agents: Vec<_> = self.sessions.iter().map(|session| session.name.to_string()).collect();
+        let sessions = self.sessions.clone();
         self.end();
         self.agents.metrics.connections.with_label_values(&[kind]).dec();
         let label = close.as_ref().map_or("lost".to_owned(), |close| close.code.to_string());
         self.agents.metrics.connections_ended.with_label_values(&[&label]).inc();
-        tracing::info!(connection = %self.id, kind, ?agents, reason, "an agent's connection ended");
+        if sessions.is_empty() {
+            tracing::info!(connection = self.id.get(), kind, reason, "a connection without an agent ended");
+        }
+        for session in &sessions {
+            tracing::info!(connection = self.id.get(), kind, agent = %session.name, reason, "an agent's connection ended");
+        }
         if let Some(close) = close {
             self.say_goodbye(close).await;
         }
+        let (agents, heard_at) = (Arc::clone(&self.agents), self.mailbox.heard_at());
+        // The socket is not kept for what is written down.
+        drop(self);
+        let left = sessions.into_iter().map(|session| (session.name, session.agent));
+        agents.gate.left(left.collect(), heard_at).await;
     }
 
     /// Queues the answer to something that the agent sent. Its answers are bounded: one that asks and does not read
@@ -186,7 +202,7 @@ where
     pub(super) fn strike(&mut self, violation: Violation) {
         let now = Instant::now();
         self.agents.metrics.violations.with_label_values(&[violation.rule()]).inc();
-        tracing::warn!(connection = %self.id, rule = violation.rule(), "an agent broke a rule: it {violation}");
+        tracing::warn!(connection = self.id.get(), rule = violation.rule(), "an agent broke a rule: it {violation}");
         self.strikes.retain(|strike| now - *strike < STRIKE_MEMORY);
         self.strikes.push_back(now);
         if self.strikes.len() >= STRIKES {
@@ -194,8 +210,16 @@ where
         }
     }
 
+    /// Without a look at the clock for each frame.
+    fn hear(&mut self, now: Instant) {
+        self.last_heard = now;
+        let (begun, unix_millis) = self.begun;
+        let since = i64::try_from((now - begun).as_millis()).unwrap_or(i64::MAX);
+        self.mailbox.hear(unix_millis.saturating_add(since));
+    }
+
     fn on_message(&mut self, message: Message) {
-        self.last_heard = Instant::now();
+        self.hear(Instant::now());
         match message {
             Message::Text(text) => self.on_text(text),
             Message::Binary(bytes) => self.on_data(bytes),
@@ -286,6 +310,9 @@ where
     fn on_mail(&mut self, mail: Mail) {
         for agent in &mail.superseded {
             self.on_superseded(agent);
+        }
+        for agent in &mail.evicted {
+            self.on_evicted(agent);
         }
         let mut unasked = Vec::new();
         for id in mail.cancels {

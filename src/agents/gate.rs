@@ -135,6 +135,13 @@ impl Gate {
         }
         Ok(Admitted { agent, name, owner })
     }
+
+    /// Notes that agents that have left were last heard of at this time, in Unix milliseconds.
+    pub async fn left(&self, agents: Vec<(AgentName, Principal)>, heard_at: i64) {
+        if let Err(error) = self.store.last_seen(agents, heard_at).await {
+            tracing::debug!(%error, "cannot note when an agent was last heard of");
+        }
+    }
 }
 
 fn foreign(known: &AgentName) -> ErrorBody {

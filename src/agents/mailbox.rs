@@ -1,10 +1,11 @@
-//! What others want of a connection's task, without ever waiting for it.
+//! What others want of a connection's task, without ever waiting for it, and when it last heard from its agent.
 //!
 //! Nothing here can grow past what a connection may have in flight: a read needs a slot, credit is summed per read, a
 //! cancel happens once per read, a takeover once per session, and a refusal keeps the room of its announcement until it is
 //! written.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -27,6 +28,8 @@ pub struct Gone;
 pub struct Mailbox {
     mail: Mutex<State>,
     wake: AtomicWaker,
+    /// Unix milliseconds.
+    heard: AtomicI64,
 }
 
 #[derive(Debug, Default)]
@@ -49,6 +52,8 @@ pub struct Mail {
     pub refusals: Vec<(PlatformFrame, Option<OwnedSemaphorePermit>)>,
     /// Agents whose newer connection took over.
     pub superseded: Vec<Principal>,
+    /// Agents that lost their name to another.
+    pub evicted: Vec<Principal>,
     /// Close the connection.
     pub close: Option<Close>,
 }
@@ -91,6 +96,21 @@ impl Mailbox {
     /// Says that a newer connection of this agent took over.
     pub fn supersede(&self, agent: &Principal) {
         let _ = self.post(|mail| mail.superseded.push(agent.clone()));
+    }
+
+    /// Says that this agent's name was given to another.
+    pub fn evict(&self, agent: &Principal) {
+        let _ = self.post(|mail| mail.evicted.push(agent.clone()));
+    }
+
+    /// The task's side: something came, at this time in Unix milliseconds.
+    pub fn hear(&self, at: i64) {
+        self.heard.store(at, Ordering::Relaxed);
+    }
+
+    /// When something last came, Unix milliseconds.
+    pub fn heard_at(&self) -> i64 {
+        self.heard.load(Ordering::Relaxed)
     }
 
     /// Closes the connection.

@@ -87,6 +87,8 @@ impl Close {
     pub const TOO_LONG: Self = Self { code: 1009, reason: "the message is longer than this connection takes" };
     /// A newer connection of the same agent took over.
     pub const SUPERSEDED: Self = Self { code: 4009, reason: "a newer connection of this agent took over" };
+    /// The agent no longer holds its name.
+    pub const EVICTED: Self = Self { code: 4001, reason: "the name was given to another agent" };
     /// The peer did not answer pings, or took nothing.
     pub const DEAD: Self = Self { code: 1011, reason: "no answer to pings" };
     /// The peer closed.

@@ -16,6 +16,13 @@ use crate::protocol::{AgentName, Principal, SessionId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ConnectionId(u64);
 
+impl ConnectionId {
+    /// The number, for log lines.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
 impl std::fmt::Display for ConnectionId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
@@ -61,6 +68,8 @@ pub struct Online {
     pub name: AgentName,
     /// Since when, Unix milliseconds.
     pub since: i64,
+    /// When something last came from it, Unix milliseconds.
+    pub heard_at: i64,
     /// Whether it holds a control connection.
     pub control: bool,
     /// Whether it holds a data connection.
@@ -213,12 +222,12 @@ impl Registry {
         self.agents.get(agent).map(|presence| online(agent, &presence))
     }
 
-    /// Ends an agent's connections, as if newer ones had taken over: it no longer holds its name.
+    /// Ends an agent's connections: it no longer holds its name.
     pub fn evict(&self, agent: &Principal) {
         let Some((_, presence)) = self.agents.remove(agent) else { return };
         self.metrics.agents_online.dec();
         for link in presence.control.into_iter().chain(presence.data) {
-            link.mailbox.supersede(agent);
+            link.mailbox.evict(agent);
         }
     }
 
@@ -243,10 +252,12 @@ impl Registry {
 }
 
 fn online(agent: &Principal, presence: &Presence) -> Online {
+    let links = presence.control.iter().chain(&presence.data);
     Online {
         agent: agent.clone(),
         name: presence.name.clone(),
         since: presence.since,
+        heard_at: links.map(|link| link.mailbox.heard_at()).max().unwrap_or(presence.since),
         control: presence.control.is_some(),
         data: presence.data.is_some(),
     }
@@ -323,7 +334,7 @@ mod tests {
         let (_, data, _) = attach(&registry, Kind::Data);
         registry.evict(&agent().0);
         assert!(registry.link(&agent().0).is_none());
-        assert!(superseded(&control) && superseded(&data));
+        assert_eq!([control.shut().evicted, data.shut().evicted], [vec![agent().0], vec![agent().0]]);
         registry.detach(&agent().0, id);
         assert_eq!(registry.metrics.agents_online.get(), 0);
     }

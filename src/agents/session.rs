@@ -60,7 +60,7 @@ where
             Decision::Create(event_id, _, Ok(admitted)) => {
                 let session = self.open(admitted);
                 self.agents.metrics.sessions.with_label_values(&["created"]).inc();
-                tracing::info!(connection = %self.id, agent = %session.name, session = %session.id, "a session opened");
+                tracing::info!(connection = self.id.get(), agent = %session.name, session = %session.id, "a session opened");
                 let envelope = self.envelope(event_id);
                 let agent_id = session.agent.as_str().trim_start_matches("agent:").to_owned();
                 self.answer(&PlatformFrame::SessionCreated {
@@ -78,12 +78,12 @@ where
             Decision::Create(event_id, agent, Err(error)) => self.refuse_session(event_id, agent, error),
             Decision::Hello(event_id, Ok(admitted)) => {
                 let session = self.open(admitted);
-                tracing::info!(connection = %self.id, agent = %session.name, "a data connection is ready");
+                tracing::info!(connection = self.id.get(), agent = %session.name, "a data connection is ready");
                 let envelope = self.envelope(event_id);
                 self.answer(&PlatformFrame::DataReady { envelope });
             }
             Decision::Hello(event_id, Err(error)) => {
-                tracing::info!(connection = %self.id, code = error.code, "a data connection was refused");
+                tracing::info!(connection = self.id.get(), code = error.code, "a data connection was refused");
                 let envelope = self.envelope(event_id);
                 self.closing = Some(Close::of_refusal(&error));
                 self.answer(&PlatformFrame::DataError { envelope, error });
@@ -148,6 +148,28 @@ where
         }
     }
 
+    /// This agent's name was given to another: it is here no longer.
+    pub(super) fn on_evicted(&mut self, agent: &Principal) {
+        if self.agents.registry.is_in_charge(agent, self.id, self.kind) {
+            // It opened a session again meanwhile, under a name that it holds.
+            return;
+        }
+        let of_agent = self.sessions.iter().filter(|session| session.agent == *agent);
+        let names: Vec<_> = of_agent.map(|session| session.name.to_string()).collect();
+        self.end_sessions(|session| session.agent == *agent);
+        self.end_reads(agent);
+        for name in names {
+            tracing::info!(connection = self.id.get(), agent = name, "an agent lost its name to another");
+            if self.kind == Kind::Control {
+                let error = ErrorBody::new("forbidden", "the name was given to another agent");
+                self.session_error(None, Some(name), error);
+            }
+        }
+        if self.sessions.is_empty() && self.pending.is_empty() {
+            self.closing = Some(Close::EVICTED);
+        }
+    }
+
     fn open(&mut self, admitted: Admitted) -> OpenSession {
         let Admitted { agent, name, owner } = admitted;
         let now = self.agents.clock.unix_millis();
@@ -179,7 +201,7 @@ where
 
     fn refuse_session(&mut self, event_id: Option<String>, agent: Option<String>, error: ErrorBody) {
         self.agents.metrics.sessions.with_label_values(&[&error.code]).inc();
-        tracing::info!(connection = %self.id, code = error.code, "a session was refused");
+        tracing::info!(connection = self.id.get(), code = error.code, "a session was refused");
         let close = Close::of_refusal(&error);
         self.session_error(event_id, agent, error);
         if self.sessions.is_empty() {

@@ -1,10 +1,12 @@
 //! The gateway as a whole: builds the parts, wires them, and drains them.
 
+mod check;
+mod signals;
 mod sweep;
 
 use std::fs::DirBuilder;
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +14,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use futures_util::FutureExt as _;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -30,9 +31,11 @@ use crate::metrics::Metrics;
 use crate::outbound::{Bounds, Outbound};
 use crate::protocol::signature::{self, Rules};
 use crate::sets::{Fetch, IsOpen, SetLimits, Sets};
-use crate::store::{OpenError, Store, StoreOptions};
+use crate::store::{Migrated, OpenError, Store, StoreOptions};
 use crate::transfer::location::Locations;
 use crate::transfer::{self, Transfers};
+pub use check::check;
+pub use signals::{EndedAtOnce, Signals};
 use sweep::Retention;
 
 /// Connections at once on the operator's listener.
@@ -48,14 +51,18 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Between two looks at the database.
 const DATABASE_CHECK: Duration = Duration::from_secs(5);
 
-/// Runs the gateway until SIGINT or SIGTERM, then drains it.
+/// Runs the gateway until SIGINT or SIGTERM, then drains it; a second signal ends it at once.
 ///
 /// # Errors
-/// When a part cannot be started. What fails later is logged where it happens.
+/// When a part cannot be started, and [`EndedAtOnce`]. What fails later is logged where it happens.
 pub async fn run(settings: Settings) -> anyhow::Result<()> {
-    let stop = stop_on_signals()?;
-    Gateway::start(settings, Clock::system()).await?.run(stop).await;
-    Ok(())
+    let signals = Signals::listen()?;
+    let stop = signals.stop();
+    let serving = async {
+        Gateway::start(settings, Clock::system()).await?.run(stop).await;
+        Ok(())
+    };
+    signals.obeyed_by(serving).await
 }
 
 /// A gateway with everything built and both listeners bound.
@@ -66,6 +73,8 @@ pub struct Gateway {
     operators: Listener,
     /// Cancelled when the gateway begins to drain.
     draining: CancellationToken,
+    /// Cancelled when what did not finish in time is cut.
+    cut: CancellationToken,
     /// Cancelled when the last reader has gone.
     ended: CancellationToken,
 }
@@ -93,7 +102,7 @@ impl Gateway {
         let store = open_store(&settings, true, &clock).await?;
         // It answered just now; a look at the metrics before the first check must not find it down.
         metrics.database_up.set(1);
-        let draining = CancellationToken::new();
+        let (draining, cut) = (CancellationToken::new(), CancellationToken::new());
         let signatures = Signatures::new(
             signature_rules(&settings, &public_url),
             (settings.signed_agents, settings.key_continuity),
@@ -126,7 +135,8 @@ impl Gateway {
         let own = public_url.to_string();
         let locations = Locations::new(&outbound, key.clone(), &own, clock.clone(), metrics.clone());
         let access = Access::new(store.clone(), ACCESS_BYTES);
-        let transfers = Transfers::new(Arc::clone(&agents), access.clone(), locations, limits, tracker.clone());
+        let transfers =
+            Transfers::new(Arc::clone(&agents), access.clone(), locations, limits, (tracker.clone(), cut.clone()));
         let reads = Arc::clone(&transfers);
         let fetch: Fetch = Arc::new(move |agent, readable, brought| {
             let transfers = Arc::clone(&reads);
@@ -157,9 +167,10 @@ impl Gateway {
             store,
             transfers,
             agents,
+            cut: cut.clone(),
             tracker,
         };
-        Ok(Self { settings, state, public, operators, draining, ended })
+        Ok(Self { settings, state, public, operators, draining, cut, ended })
     }
 
     /// Where the public listener is bound.
@@ -180,7 +191,7 @@ impl Gateway {
     /// Serves until `stop` is cancelled. Then it is not ready any more, accepts nothing, lets bodies finish up to the
     /// grace period, closes the agents' connections with 1012, and returns.
     pub async fn run(self, stop: CancellationToken) {
-        let Self { settings, state, public, operators, draining, ended } = self;
+        let Self { settings, state, public, operators, draining, cut, ended } = self;
         tracing::info!(
             listen = %public.address(),
             ops_listen = %operators.address(),
@@ -210,12 +221,17 @@ impl Gateway {
         let drained = CancellationToken::new();
         let signal = async {
             stop.cancelled().await;
+            tracing::info!(
+                transfers = state.transfers.running().len(),
+                grace_ms = u64::try_from(settings.shutdown_grace.as_millis()).unwrap_or(u64::MAX),
+                "draining: transfers that run may finish within the grace period; a second signal ends at once"
+            );
             draining.cancel();
         };
         let ops_limits =
             Limits { connections: OPS_CONNECTIONS, of_addresses: PerAddress::unlimited(), ..limits.clone() };
         let serving = async {
-            server::serve(public, http::router(state.clone()), limits, draining.clone()).await;
+            server::serve(public, http::router(state.clone()), limits, draining.clone(), cut).await;
             state.agents.stop.cancel();
             ended.cancel();
             state.tracker.close();
@@ -225,7 +241,8 @@ impl Gateway {
             drained.cancel();
         };
         // The operator's listener stays while the public one drains: that is when it is looked at.
-        let operating = server::serve(operators, ops::router(ops), ops_limits, drained.clone());
+        let operating =
+            server::serve(operators, ops::router(ops), ops_limits, drained.clone(), CancellationToken::new());
         tokio::join!(
             signal,
             serving,
@@ -275,44 +292,22 @@ async fn watch_database(state: &AppState, writable: &AtomicBool, until: &Cancell
     let _ = until.run_until_cancelled(watching).await;
 }
 
-/// Brings the database to this version's schema.
+/// Brings the database to this version's schema. Returns what was done, a line for each thing.
 ///
 /// # Errors
 /// When it cannot be opened or migrated.
-pub async fn migrate(settings: Settings) -> anyhow::Result<()> {
+pub async fn migrate(settings: Settings) -> anyhow::Result<Vec<String>> {
     make_data_dir(&settings.data_dir)?;
-    open_store(&settings, true, &Clock::system()).await?.close().await;
-    Ok(())
-}
-
-/// Opens everything that the settings name, and changes nothing. What the first start makes may be missing.
-///
-/// # Errors
-/// Names the first thing that does not work.
-pub async fn check(settings: Settings) -> anyhow::Result<()> {
-    if settings.token_secret_file.exists() {
-        Tokens::open(&settings.token_secret_file)?;
-    }
-    if settings.signing_key_file.exists() {
-        GatewayKey::open(&settings.signing_key_file, &settings.public_url(settings.listen).to_string())?;
-    }
-    if let Some(options) = settings.platform.clone() {
-        let metrics = Arc::new(Metrics::new().context("cannot register the metrics")?);
-        let outbound = Outbound::new(settings.allow_hosts.clone(), FETCHES, metrics);
-        let platform = Platform::new(options, outbound, TaskTracker::new());
-        platform.fetch().await.context("the platform's tokens cannot be verified (check --token-jwks-url)")?;
-    }
-    if settings.database_url.sqlite_file().is_some_and(|file| !file.exists()) {
-        return Ok(());
-    }
-    match open_store(&settings, false, &Clock::system()).await {
-        Ok(store) => store.close().await,
-        Err(OpenError::Pending { target, pending }) => {
-            tracing::warn!(database = target, pending, "the next start, or sluice migrate, will migrate the database");
-        }
-        Err(error) => return Err(error.into()),
-    }
-    Ok(())
+    let options = StoreOptions { clock: Clock::system(), ..StoreOptions::default() };
+    let Migrated { applied, version } = Store::migrate(settings.database_url.expose(), options).await?;
+    let mut done: Vec<_> =
+        applied.iter().map(|(version, description)| format!("applied migration {version}: {description}")).collect();
+    let url = &settings.database_url;
+    done.push(match done.is_empty() {
+        true => format!("nothing to do: {url} is at schema version {version} already"),
+        false => format!("{url} is at schema version {version} now"),
+    });
+    Ok(done)
 }
 
 async fn open_store(settings: &Settings, migrate: bool, clock: &Clock) -> Result<Store, OpenError> {
@@ -322,27 +317,16 @@ async fn open_store(settings: &Settings, migrate: bool, clock: &Clock) -> Result
 }
 
 /// Nobody else's business: it holds a secret, and the names of everyone's files.
-fn make_data_dir(dir: &Path) -> anyhow::Result<()> {
+///
+/// # Errors
+/// When it is not there and cannot be made.
+pub fn make_data_dir(dir: &Path) -> anyhow::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(|| {
         format!("cannot create the data directory {} (set --data-dir to a writable place)", dir.display())
-    })
-}
-
-/// A token that is cancelled by the first SIGINT or SIGTERM.
-pub fn stop_on_signals() -> anyhow::Result<CancellationToken> {
-    let stop = CancellationToken::new();
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let signalled = stop.clone();
-    // The one task that lives as long as the process and that nobody waits for.
-    #[expect(clippy::disallowed_methods, reason = "shutdown starts here, so there is nothing yet to wait on it")]
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-        tracing::info!("stopping");
-        signalled.cancel();
-    });
-    Ok(stop)
+    })?;
+    // One that is there may be anything, such as a home or /tmp: its owner decides about it.
+    if dir.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o007 != 0) {
+        tracing::warn!(path = %dir.display(), "every user of this machine can look into the data directory: chmod 700 it");
+    }
+    Ok(())
 }

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::config::ConfigArgs;
 use crate::protocol::{AgentName, SessionId, TaskId};
@@ -93,6 +93,9 @@ pub struct AgentArgs {
     /// Announce again whenever a file changes
     #[arg(long)]
     pub watch: bool,
+    /// Serve hidden files too: those whose name, or a folder's above them, begins with a dot
+    #[arg(long)]
+    pub hidden: bool,
 }
 
 impl fmt::Debug for AgentArgs {
@@ -111,12 +114,38 @@ pub enum Answer {
     Usage(String),
 }
 
+/// Settings that matter to a command which takes all of them. Help leaves out the rest, which is accepted, so that one
+/// set of flags does for every command.
+const SETTINGS: [(&str, &[&str]); 2] =
+    [("token", &["token_secret_file"]), ("migrate", &["database_url", "log_format", "log_level"])];
+/// What each of them needs besides.
+const COMMON: [&str; 2] = ["config", "data_dir"];
+
+fn command() -> clap::Command {
+    let settings: Vec<_> = ConfigArgs::augment_args(clap::Command::new("settings"))
+        .get_arguments()
+        .map(|setting| setting.get_id().clone())
+        .collect();
+    SETTINGS.iter().fold(Cli::command(), |cli, (command, shown)| {
+        let shown = |id: &clap::Id| COMMON.iter().chain(*shown).any(|shown| id == *shown);
+        cli.mut_subcommand(command, |command| leave_out(command, &|id| settings.contains(id) && !shown(id)))
+    })
+}
+
+/// Hides arguments of a command, and of what stands below it, from help.
+fn leave_out(command: clap::Command, hidden: &dyn Fn(&clap::Id) -> bool) -> clap::Command {
+    let below: Vec<_> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let command = command.mut_args(|arg| if hidden(arg.get_id()) { arg.hide(true) } else { arg });
+    below.into_iter().fold(command, |command, name| command.mut_subcommand(name, |below| leave_out(below, hidden)))
+}
+
 /// Reads a command line.
 ///
 /// # Errors
 /// An [`Answer`] to print instead of doing anything.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Answer> {
-    Cli::try_parse_from(args).map_err(|error| {
+    let parsed = command().try_get_matches_from(args).and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
+    parsed.map_err(|error| {
         let rendered = error.render().to_string();
         if error.use_stderr() && error.kind() != clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
             Answer::Usage(one_line(&rendered))
@@ -136,9 +165,14 @@ fn one_line(rendered: &str) -> String {
     format!("{} (see --help)", said.join(" "))
 }
 
-/// An error and its causes as one line, `error: …`.
+/// An error and its causes as one line, `error: …`. A cause that an error has told already is not told again.
 pub fn error_line(error: &anyhow::Error) -> String {
-    let line = format!("error: {error:#}");
+    let mut line = "error".to_owned();
+    for cause in error.chain().map(ToString::to_string) {
+        if !line.contains(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
     line.split(['\n', '\r']).map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
@@ -152,8 +186,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_sound() {
-        use clap::CommandFactory as _;
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
@@ -182,5 +215,35 @@ mod tests {
     fn an_error_with_its_causes_is_one_line() {
         let error = anyhow::anyhow!("the cause,\n  in two lines").context("it failed");
         assert_eq!(error_line(&error), "error: it failed: the cause, in two lines");
+    }
+
+    #[test]
+    fn a_cause_that_was_told_is_not_told_again() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot do it: {source} (try something else)")]
+        struct Told {
+            source: std::io::Error,
+        }
+        let error = anyhow::Error::from(Told { source: std::io::Error::other("no luck") }).context("at the start");
+        assert_eq!(error_line(&error), "error: at the start: cannot do it: no luck (try something else)");
+    }
+
+    #[test]
+    fn help_names_the_settings_that_matter() {
+        let help = |args: &[&str]| match run(&[args, &["--help"]].concat()) {
+            Err(Answer::Text(help)) => help,
+            other => panic!("{other:?}"),
+        };
+        for (args, shown) in [
+            (&["token", "agent"][..], "--token-secret-file"),
+            (&["token", "reader"], "--data-dir"),
+            (&["token", "operator"], "--config"),
+            (&["migrate"], "--database-url"),
+        ] {
+            let help = help(args);
+            assert!(help.contains(shown) && !help.contains("--listen"), "{help}");
+        }
+        assert!(help(&["check"]).contains("--listen"));
+        assert!(run(&["token", "operator", "--listen", "127.0.0.1:1"]).is_ok(), "what is not shown is accepted");
     }
 }

@@ -89,11 +89,20 @@ pub enum TokenCommandError {
     TooLong,
 }
 
-/// Mints the token that was asked for.
+/// A token, and what whoever asked for it should know.
+#[derive(Debug)]
+pub struct Minted {
+    /// For standard output.
+    pub token: String,
+    /// For standard error.
+    pub note: Option<String>,
+}
+
+/// Mints the token that was asked for. Where there is no secret yet, as before the gateway's first start, one is made.
 ///
 /// # Errors
 /// See [`TokenCommandError`].
-pub fn mint(args: TokenArgs, clock: &Clock) -> Result<String, TokenCommandError> {
+pub fn mint(args: TokenArgs, clock: &Clock) -> Result<Minted, TokenCommandError> {
     let (identity, common) = match args.holder {
         Holder::Agent { name, id, owner, common } => {
             let principal = Principal::agent(id.as_deref().unwrap_or(name.as_str()));
@@ -110,10 +119,20 @@ pub fn mint(args: TokenArgs, clock: &Clock) -> Result<String, TokenCommandError>
         }
         Holder::Operator { common } => (Identity::Operator, common),
     };
-    let settings = Settings::load(common.config)?;
-    let token = Tokens::open(&settings.token_secret_file)?.issue(&identity, common.ttl.get(), clock)?;
+    let secret = Settings::load(common.config)?.token_secret_file;
+    let is_new = !secret.exists();
+    let token = Tokens::open(&secret)?.issue(&identity, common.ttl.get(), clock)?;
     if token.len() > crate::identity::token::TOKEN_BYTES {
         return Err(TokenCommandError::TooLong);
     }
-    Ok(token)
+    // In a wrong directory, say: the gateway that was meant knows nothing of this secret.
+    let note = is_new.then(|| {
+        let place = std::path::absolute(&secret).unwrap_or(secret);
+        format!(
+            "note: there was no token secret, so a new one was made: {}. The token is good for a gateway that uses this \
+             file; for one that runs already, run this in its directory, or name its --data-dir or --token-secret-file",
+            place.display()
+        )
+    });
+    Ok(Minted { token, note })
 }

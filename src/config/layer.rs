@@ -1,12 +1,11 @@
 //! One layer of settings: what flags and environment say, or what a file says.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
 use serde::Deserialize;
 
-use super::values::{Authority, DatabaseUrl, FetchUrl, Network, PublicUrl, Size, Span};
+use super::values::{Authority, DatabaseUrl, FetchUrl, ListenAddr, Network, PublicUrl, Size, Span};
 use crate::identity::SignedAgents;
 use crate::logging::LogFormat;
 use crate::protocol::address::AllowedHost;
@@ -33,11 +32,11 @@ macro_rules! layer {
 layer! {
     /// Public listener for agents and readers, HTTP/1.1 and HTTP/2 [default: 127.0.0.1:8080]
     #[arg(long, env = "SLUICE_LISTEN", value_name = "ADDR:PORT")]
-    listen: SocketAddr,
+    listen: ListenAddr,
 
     /// Listener for /metrics, /healthz and /readyz, without a sign-in [default: 127.0.0.1:9090]
     #[arg(long, env = "SLUICE_OPS_LISTEN", value_name = "ADDR:PORT")]
-    ops_listen: SocketAddr,
+    ops_listen: ListenAddr,
 
     /// Host names, besides loopback and the address itself, by which the ops listener may be reached
     #[arg(long, env = "SLUICE_OPS_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]

@@ -14,7 +14,7 @@ use clap::Args;
 use ipnet::IpNet;
 
 pub use layer::Layer;
-pub use values::{Authority, DatabaseUrl, FetchUrl, InvalidValue, Network, PublicUrl, Size, Span};
+pub use values::{Authority, DatabaseUrl, FetchUrl, InvalidValue, ListenAddr, Network, PublicUrl, Size, Span};
 
 use crate::identity::{PlatformOptions, SignedAgents};
 use crate::logging::LogFormat;
@@ -174,8 +174,13 @@ pub struct RequestLimits {
 impl Settings {
     /// Reads the file that `args` names, lays flags and environment over it, and judges the result.
     pub fn load(args: ConfigArgs) -> Result<Self, ConfigError> {
+        Self::load_over(args, Layer::default())
+    }
+
+    /// The same with other `defaults` where they name any.
+    pub fn load_over(args: ConfigArgs, defaults: Layer) -> Result<Self, ConfigError> {
         let file = args.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
-        Self::resolve(args.layer.over(file))
+        Self::resolve(args.layer.over(file).over(defaults))
     }
 
     /// Fills in the defaults and judges what depends on more than one value.
@@ -203,8 +208,8 @@ impl Settings {
             crate::logging::filter(level).map_err(|e| refused("log-level", e.to_string()))?;
         }
         Ok(Self {
-            listen: layer.listen.unwrap_or_else(|| loopback(8080)),
-            ops_listen: layer.ops_listen.unwrap_or_else(|| loopback(9090)),
+            listen: layer.listen.map_or_else(|| loopback(8080), ListenAddr::get),
+            ops_listen: layer.ops_listen.map_or_else(|| loopback(9090), ListenAddr::get),
             ops_allow_host: allowed_hosts(layer.ops_allow_host.unwrap_or_default())?,
             allow_hosts: Allowed::new(layer.allow_hosts.unwrap_or_default()),
             named_public_url: layer.public_url,

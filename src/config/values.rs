@@ -36,6 +36,13 @@ impl Span {
     }
 }
 
+impl From<Duration> for Span {
+    /// At most ten years of it.
+    fn from(duration: Duration) -> Self {
+        Self(duration.min(Self::MAX))
+    }
+}
+
 impl FromStr for Span {
     type Err = InvalidValue;
 
@@ -87,6 +94,40 @@ impl<'de> Deserialize<'de> for Size {
             Written::Bytes(bytes) => Ok(Self(bytes)),
             Written::Text(text) => text.parse().map_err(de::Error::custom),
         }
+    }
+}
+
+/// Where a listener is bound: an IP address and a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListenAddr(SocketAddr);
+
+impl ListenAddr {
+    /// The address.
+    pub const fn get(self) -> SocketAddr {
+        self.0
+    }
+}
+
+impl From<SocketAddr> for ListenAddr {
+    fn from(address: SocketAddr) -> Self {
+        Self(address)
+    }
+}
+
+impl FromStr for ListenAddr {
+    type Err = InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // A name may have many addresses, and which of them is bound should be no surprise.
+        const RULE: &str = "a listener is an IP address and a port, such as 127.0.0.1:8080 (this machine only), 0.0.0.0:8080 or [::]:8080 \
+                            (every address), and not a name";
+        text.trim().parse().map(Self).map_err(|_| InvalidValue(RULE))
+    }
+}
+
+impl<'de> Deserialize<'de> for ListenAddr {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }
 
@@ -357,6 +398,17 @@ mod tests {
         assert_eq!(parse("4096"), Ok(4096));
         for refused in ["", "MiB", "-1", "12 parsecs"] {
             assert!(parse(refused).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_listener_is_an_address_and_a_port() {
+        let parse = |text: &str| text.parse::<ListenAddr>().map(|address| address.get().to_string());
+        assert_eq!(parse("127.0.0.1:8080").as_deref(), Ok("127.0.0.1:8080"));
+        assert_eq!(parse(" [::]:0 ").as_deref(), Ok("[::]:0"));
+        for refused in ["localhost:8080", "127.0.0.1", ":8080", "8080", "", "127.0.0.1:99999"] {
+            let told = parse(refused).unwrap_err().to_string();
+            assert!(told.contains("127.0.0.1:8080"), "{refused}: {told}");
         }
     }
 

@@ -10,11 +10,12 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use bytesize::ByteSize;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
-use crate::app::{self, Gateway};
+use crate::app::{self, Gateway, Signals};
 use crate::cli::terminal;
 use crate::clock::Clock;
-use crate::config::Settings;
+use crate::config::{Layer, Settings};
 use crate::http::native::file_url;
 use crate::identity::{Caller, Identity};
 use crate::producer::{self, AgentEvent, AgentOptions};
@@ -28,6 +29,9 @@ const READER: &str = "user:demo";
 /// How long the tokens that are printed are good for.
 const TOKEN_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// How long the demo's downloads may take to finish at its end, unless a setting says otherwise: nobody depends on them.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
+
 /// What `sluice demo` is asked to do.
 #[derive(Debug)]
 pub struct DemoOptions {
@@ -37,18 +41,32 @@ pub struct DemoOptions {
     pub once: bool,
 }
 
-/// Runs the demo until SIGINT or SIGTERM, or until its one download is done.
+/// The demo's own defaults of settings.
+pub fn defaults() -> Layer {
+    Layer { shutdown_grace: Some(SHUTDOWN_GRACE.into()), ..Layer::default() }
+}
+
+/// Runs the demo until SIGINT or SIGTERM, or until its one download is done. A second signal ends it at once.
 ///
 /// # Errors
-/// When a part cannot be started, the agent ends, or the download does not verify.
+/// When a part cannot be started, the agent ends, or the download does not verify; [`app::EndedAtOnce`].
 pub async fn run(settings: Settings, options: DemoOptions) -> anyhow::Result<()> {
-    let stop = app::stop_on_signals()?;
+    let signals = Signals::listen()?;
+    let stop = signals.stop();
+    signals.obeyed_by(run_until(stop, settings, options)).await
+}
+
+async fn run_until(stop: CancellationToken, settings: Settings, options: DemoOptions) -> anyhow::Result<()> {
+    // Before the sample is put into it.
+    app::make_data_dir(&settings.data_dir)?;
     let folder = match options.dir {
         Some(dir) => dir,
         None => {
             let dir = settings.data_dir.join("demo");
             say("Preparing a sample folder …");
-            sample::prepare(&dir).await.context("cannot write the demo's sample folder")?
+            let prepared = stop.run_until_cancelled(sample::prepare(&dir)).await;
+            let Some(prepared) = prepared else { return Ok(()) };
+            prepared.context("cannot write the demo's sample folder")?
         }
     };
     let gateway = Gateway::start(settings, Clock::system()).await?;
@@ -69,6 +87,9 @@ pub async fn run(settings: Settings, options: DemoOptions) -> anyhow::Result<()>
             invite(&url, &demo.reader_token, &entry);
         }
         stop.cancelled().await;
+        if !options.once {
+            say("The demo ends. Another signal ends it at once.");
+        }
         anyhow::Ok(())
     };
     let working = async {
@@ -128,6 +149,8 @@ fn show(seen: watch::Sender<Option<Result<Sha256, String>>>) -> impl Fn(AgentEve
     move |event| {
         match &event {
             AgentEvent::Accepted { sha256 } => drop(seen.send_replace(Some(Ok(*sha256)))),
+            // Its session is bound from the start.
+            AgentEvent::Audience { .. } => return,
             AgentEvent::Refused { .. } => drop(seen.send_replace(Some(Err(event.to_string())))),
             _ => {}
         }
@@ -147,9 +170,9 @@ fn invite(url: &str, token: &str, entry: &Entry) {
     let name = entry.path.rsplit('/').next().unwrap_or("download").replace('\'', "_");
     say(&format!("\n{} is an agent's file. Download it through the relay, verified on the way:\n", entry.path));
     // The one line that is meant to be copied goes to standard output.
-    println!("curl -H 'Authorization: Bearer {token}' -o '{name}' '{url}'");
+    println!("curl -f -H 'Authorization: Bearer {token}' -o '{name}' '{url}'");
     say(&format!("\n{} bytes ({}), sha256 {}", entry.size, ByteSize(entry.size), entry.sha256));
-    say("It resumes with -C -, and ranges work with -r. Ctrl-C ends the demo.");
+    say("It resumes with -C -, and ranges work with -r. The token is good for 24 hours. Ctrl-C ends the demo.");
 }
 
 /// A line for the person at the terminal.

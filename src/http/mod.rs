@@ -32,6 +32,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::middleware;
 use axum::routing::get;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::Access;
@@ -87,6 +88,8 @@ pub struct AppState {
     pub limiter: Arc<Limiter>,
     /// Who read what.
     pub audit: Audit,
+    /// Cancelled when the responses are cut that did not finish before the gateway's end.
+    pub cut: CancellationToken,
     /// Where tasks run that shutdown waits for.
     pub tracker: TaskTracker,
 }
@@ -137,6 +140,6 @@ pub fn complete(routes: Router<AppState>, state: AppState) -> Router {
         .fallback(error::not_found)
         .layer(middleware::from_fn_with_state(auth::Bodies::new(&state), auth::read_signed_bodies))
         .layer(middleware::from_fn_with_state(state.limiter.clone(), limit::limit))
-        .layer(middleware::from_fn_with_state(state.metrics.clone(), trace::trace))
+        .layer(middleware::from_fn_with_state((state.metrics.clone(), state.cut.clone()), trace::trace))
         .with_state(state)
 }

@@ -173,11 +173,13 @@ struct AgentView {
 impl AgentView {
     fn of(record: AgentRecord, state: &AppState) -> Self {
         let AgentRecord { name, principal, created_at, last_seen_at } = record;
-        let online = state.agents.registry.is_online(&principal);
+        let online = state.agents.registry.get(&principal);
+        // Frames are not written down: of an agent that is connected, its connections know better than the store.
+        let last_seen_at = online.as_ref().map_or(last_seen_at, |online| last_seen_at.max(online.heard_at));
         Self {
             name,
             principal,
-            online,
+            online: online.is_some(),
             created_at: timestamp::format_nearest(created_at),
             last_seen_at: timestamp::format_nearest(last_seen_at),
         }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
+use tokio_util::sync::CancellationToken;
 
 use super::AppState;
 use crate::audit::Audit;
@@ -28,6 +29,7 @@ pub struct Way {
 /// A read under way. Its drop is its end: the reader may leave at any time.
 pub struct Reading {
     audit: Audit,
+    cut: CancellationToken,
     begun: Instant,
     record: ReadRecord,
 }
@@ -48,11 +50,11 @@ impl Reading {
             path,
             range,
             sent_bytes: 0,
-            outcome: "reader_left".to_owned(),
+            outcome: TransferError::READER_LEFT.to_owned(),
             transfer: None,
             link,
         };
-        Self { audit: state.audit.clone(), begun: Instant::now(), record }
+        Self { audit: state.audit.clone(), cut: state.cut.clone(), begun: Instant::now(), record }
     }
 
     /// It failed before the first byte.
@@ -64,6 +66,9 @@ impl Reading {
 
 impl Drop for Reading {
     fn drop(&mut self) {
+        if self.record.outcome == TransferError::READER_LEFT && self.cut.is_cancelled() {
+            TransferError::SHUTDOWN.clone_into(&mut self.record.outcome);
+        }
         self.record.duration_ms = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.audit.record(self.record.clone());
     }

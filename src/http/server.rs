@@ -66,6 +66,13 @@ pub struct BindError {
     source: io::Error,
 }
 
+impl BindError {
+    /// Whether something else listens there.
+    pub fn is_in_use(&self) -> bool {
+        self.source.kind() == io::ErrorKind::AddrInUse
+    }
+}
+
 /// What one listener grants.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -146,10 +153,15 @@ impl Listener {
 }
 
 /// Serves `router` on `listener` until `stop`, then lets what is running finish for the grace period, cuts the rest,
-/// and returns.
-pub async fn serve(listener: Listener, router: Router, limits: Limits, stop: CancellationToken) {
+/// and returns. `cut` is cancelled when the rest is cut, and before: whoever is cut can tell why.
+pub async fn serve(
+    listener: Listener,
+    router: Router,
+    limits: Limits,
+    stop: CancellationToken,
+    cut: CancellationToken,
+) {
     let tasks = TaskTracker::new();
-    let cut = CancellationToken::new();
     let grace = limits.grace;
     let slots = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
     let connections = Connections {

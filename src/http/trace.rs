@@ -14,11 +14,13 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use super::limit::{Client, Permits};
 use super::server::Peer;
 use crate::metrics::Metrics;
+use crate::transfer::TransferError;
 
 /// Carries a request's id, in both directions.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -57,7 +59,12 @@ pub fn touch_metrics(metrics: &Metrics, route: &str) {
 }
 
 /// Middleware: counts the request, gives it an id, and writes its line when its response is over.
-pub async fn trace(State(metrics): State<Arc<Metrics>>, mut request: Request, next: Next) -> Response {
+/// `cut` is cancelled when the gateway's end cuts what still runs.
+pub async fn trace(
+    State((metrics, cut)): State<(Arc<Metrics>, CancellationToken)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let started = Instant::now();
     let id = RequestId::of(request.headers());
     let route = request.extensions().get::<MatchedPath>().cloned();
@@ -76,7 +83,7 @@ pub async fn trace(State(metrics): State<Arc<Metrics>>, mut request: Request, ne
     }
     let client = response.extensions_mut().remove::<Client>();
     let permits = response.extensions_mut().remove::<Permits>();
-    let line = Line { started, id, route, method, peer, client, status, bytes: 0, end: None, _permits: permits };
+    let line = Line { started, id, route, method, peer, client, status, bytes: 0, end: None, cut, _permits: permits };
     response.map(|inner| Body::new(Measured { inner, line }))
 }
 
@@ -146,6 +153,7 @@ struct Line {
     status: StatusCode,
     bytes: u64,
     end: Option<End>,
+    cut: CancellationToken,
     /// Given back with the body.
     _permits: Option<Permits>,
 }
@@ -154,6 +162,7 @@ impl Line {
     fn write(&self) {
         let outcome = match self.end {
             Some(End::Complete) => "complete",
+            _ if self.cut.is_cancelled() => TransferError::SHUTDOWN,
             Some(End::Failed) => "failed",
             None => "abandoned",
         };

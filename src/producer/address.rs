@@ -25,7 +25,7 @@ pub enum InvalidGatewayUrl {
 /// Where to dial and what to ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Address {
-    tls: bool,
+    pub(super) tls: bool,
     /// A name, or an IP address without brackets.
     pub(super) host: String,
     pub(super) port: u16,

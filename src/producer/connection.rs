@@ -44,7 +44,7 @@ impl Agent {
 
     /// Dials, with a relay of its own behind the new link.
     pub(super) async fn dial(&self, kind: Kind) -> Result<Link, Undialled> {
-        self.dialler.dial(kind, Relay::new(self.registry.clone(), self.slots.clone())).await
+        self.dialler.dial(kind, Relay::new(self.registry.clone(), self.slots.clone(), self.events.clone())).await
     }
 }
 
@@ -62,8 +62,17 @@ pub(super) enum Undialled {
     #[error("the gateway answered {0} to the upgrade")]
     Refused(StatusCode),
     /// The upgrade was answered with something else.
-    #[error("the gateway answered {0} to the upgrade; check the path of --gateway")]
+    #[error("the gateway answered {0} to the upgrade; {advice}", advice = advice(*.0))]
     Status(StatusCode),
+    /// No TLS. What is wrong with a certificate says what to do by itself.
+    #[error(
+        "cannot speak TLS with {at}: {reason}{}",
+        if reason.contains("certificate") { "" } else { "; where the gateway has no TLS, --gateway begins with http://" }
+    )]
+    Tls { at: String, reason: String },
+    /// Something else than HTTP.
+    #[error("what answers at {at} speaks no HTTP ({reason}); check the port of --gateway, and whether it is https://")]
+    NotHttp { at: String, reason: String },
     /// No connection.
     #[error("cannot reach {host}:{port}: {error}")]
     Unreachable { host: String, port: u16, error: std::io::Error },
@@ -73,6 +82,14 @@ pub(super) enum Undialled {
     /// It took too long.
     #[error("the gateway did not answer within {OPEN_TIMEOUT:?}")]
     Timeout,
+}
+
+/// What to do about a status that no upgrade has.
+fn advice(status: StatusCode) -> &'static str {
+    match status.is_server_error() {
+        true => "it may be busy, or not be reached by the proxy in front of it",
+        false => "check the port and the path of --gateway",
+    }
 }
 
 /// Where to dial, and the credential to show.
@@ -105,7 +122,20 @@ impl Dialler {
                 status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => Undialled::Refused(status),
                 status => Undialled::Status(status),
             }),
-            Err(error) => Err(Undialled::Upgrade(Box::new(error))),
+            Err(error) => Err(self.undialled(error)),
+        }
+    }
+
+    /// What an upgrade means that broke.
+    fn undialled(&self, error: tungstenite::Error) -> Undialled {
+        use tungstenite::Error::{HttpFormat, Io, Protocol, Tls};
+        let Address { host, port, tls, .. } = &self.address;
+        let (at, reason) = (format!("{host}:{port}"), error.to_string());
+        match error {
+            // What TLS makes of other bytes is told as an error of reading.
+            Io(_) | Tls(_) if *tls => Undialled::Tls { at, reason },
+            Protocol(_) | HttpFormat(_) => Undialled::NotHttp { at, reason },
+            error => Undialled::Upgrade(Box::new(error)),
         }
     }
 

@@ -18,6 +18,10 @@ use crate::protocol::{SessionId, Sha256, TaskId};
 const PING_EVERY: Duration = Duration::from_secs(55);
 /// Longest delay before there has been a session: with little time allowed for it, most of it should be used.
 const FIRST_RETRY_MAX: Duration = Duration::from_secs(1);
+/// Refusals of an announcement that pass by themselves.
+const PASSING_ANNOUNCEMENT: [&str; 2] = ["rate_limited", "unavailable"];
+/// Refusals that every announcement in the same session would meet.
+const SESSION_WRONG: [&str; 2] = ["session_unknown", "session_required"];
 /// Refusals of a session that pass by themselves.
 const PASSING: [&str; 4] = ["rate_limited", "unavailable", "agent_offline", "timeout"];
 
@@ -114,7 +118,14 @@ impl Control<'_> {
             tokio::select! {
                 received = link.next() => match received {
                     Ok(Received::SessionError(error)) => return refused(error),
-                    Ok(Received::ArtifactError { sha256, error }) => self.announcements.refused(sha256, error),
+                    Ok(Received::ArtifactError { sha256, error }) => {
+                        self.announcements.refused(sha256, &error);
+                        let ErrorBody { code, message } = error;
+                        if SESSION_WRONG.contains(&code.as_str()) {
+                            link.close().await;
+                            return Ended::Fatal(AgentError::SetRefused { code, message });
+                        }
+                    }
                     Ok(Received::Turn { session_id }) => {
                         let error = ErrorBody::new("rejected", "this agent serves files and answers no messages");
                         let envelope = self.agent.envelope();
@@ -153,7 +164,10 @@ struct Announcements<'a> {
     sets: mpsc::Receiver<PublishedSet>,
     /// To be sent as soon as there is a session.
     waiting: Option<PublishedSet>,
+    /// Not before then.
+    not_before: Option<Instant>,
     undecided: Option<Undecided>,
+    told_audience: bool,
 }
 
 /// An announcement within its confirm window.
@@ -166,13 +180,16 @@ struct Undecided {
 
 impl<'a> Announcements<'a> {
     fn new(agent: &'a Agent, sets: mpsc::Receiver<PublishedSet>) -> Self {
-        Self { agent, sets, waiting: None, undecided: None }
+        Self { agent, sets, waiting: None, not_before: None, undecided: None, told_audience: false }
     }
 
     /// Waits until [`proceed`](Self::proceed) has something to do. Can be dropped at any point and called again.
     async fn due(&mut self) {
         if let Some(undecided) = &self.undecided {
             return sleep_until(undecided.until).await;
+        }
+        if let Some(not_before) = self.not_before.filter(|_| self.waiting.is_some()) {
+            return sleep_until(not_before).await;
         }
         if self.waiting.is_none() {
             match self.sets.recv().await {
@@ -187,7 +204,12 @@ impl<'a> Announcements<'a> {
     fn proceed(&mut self, link: &mut Link, session: &SessionId) {
         if let Some(undecided) = self.undecided.take() {
             (self.agent.events)(AgentEvent::Accepted { sha256: undecided.set.manifest.identity });
+            if !std::mem::replace(&mut self.told_audience, true) {
+                let (agent, session) = (self.agent.name.clone(), self.agent.options.session.clone());
+                (self.agent.events)(AgentEvent::Audience { agent, session });
+            }
         } else if let Some(set) = self.waiting.take() {
+            self.not_before = None;
             let sha256 = set.manifest.identity;
             let Some(frame) = self.send(link, session, &set) else { return };
             (self.agent.events)(AgentEvent::Announced { sha256 });
@@ -213,10 +235,16 @@ impl<'a> Announcements<'a> {
         }))
     }
 
-    /// Reports a refusal, and takes it as the decision when it is about the undecided one.
-    fn refused(&mut self, sha256: String, error: ErrorBody) {
-        self.undecided.take_if(|undecided| undecided.set.manifest.identity.to_hex() == sha256);
-        (self.agent.events)(AgentEvent::Refused { sha256, code: error.code, message: error.message });
+    /// Reports a refusal, and takes it as the decision when it is about the undecided one. That is announced again where
+    /// the reason passes by itself.
+    fn refused(&mut self, sha256: String, error: &ErrorBody) {
+        let decided = self.undecided.take_if(|undecided| undecided.set.manifest.identity.to_hex() == sha256);
+        if PASSING_ANNOUNCEMENT.contains(&error.code.as_str()) {
+            self.not_before = decided.as_ref().map(|_| Instant::now() + self.agent.options.announce_again);
+            self.waiting = decided.map(|undecided| undecided.set);
+        }
+        let (code, message) = (error.code.clone(), error.message.clone());
+        (self.agent.events)(AgentEvent::Refused { sha256, code, message });
     }
 
     /// The link is gone. What has not left it is sent on the next one; what has is not announced again.

@@ -35,6 +35,8 @@ pub(super) async fn hold(agent: &Agent, mut connected: watch::Receiver<bool>) ->
         let reason = match ended {
             Ended::Shutdown => return Ok(()),
             Ended::Retry(reason) => reason,
+            // What to do about it is for the control connection to tell, which is refused likewise.
+            Ended::Fatal(AgentError::TokenRefused(reason)) => reason,
             Ended::Fatal(error) => error.to_string(),
         };
         if started.elapsed() > agent.options.backoff.settled {

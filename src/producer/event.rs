@@ -1,10 +1,11 @@
 //! What an agent tells while it runs.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::folder::SkipReason;
-use crate::protocol::{SessionId, Sha256};
+use crate::protocol::{AgentName, SessionId, Sha256};
 
 /// What happened, for the terminal and for tests. [`Display`](fmt::Display) prints one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +39,13 @@ pub enum AgentEvent {
         /// Why.
         reason: String,
     },
+    /// A file was asked for that is no longer as it was published. Told once for each file.
+    Unserved {
+        /// Where it is.
+        path: PathBuf,
+        /// Why it cannot be read.
+        reason: String,
+    },
     /// A session is open on the control connection.
     Connected {
         /// The control session.
@@ -69,6 +77,13 @@ pub enum AgentEvent {
         /// The manifest's identity.
         sha256: Sha256,
     },
+    /// Who can read what was accepted, which the gateway does not tell. Told once.
+    Audience {
+        /// This agent.
+        agent: AgentName,
+        /// The session that the set was announced in, where it is a turn's.
+        session: Option<SessionId>,
+    },
     /// The connection ended within the confirm window, so whether the set was accepted is not known.
     Unconfirmed {
         /// The manifest's identity.
@@ -91,19 +106,34 @@ impl fmt::Display for AgentEvent {
             Self::Skipped { path, reason } => write!(f, "skipped {path:?}: {reason}"),
             Self::Hashing { done_bytes, total_bytes } => write!(f, "hashed {done_bytes} of {total_bytes} bytes"),
             Self::Published { sha256, files, bytes } => {
-                write!(f, "published {files} files, {bytes} bytes, as sha256:{sha256}")
+                let ending = if *files == 1 { "" } else { "s" };
+                write!(f, "published {files} file{ending}, {bytes} bytes, as sha256:{sha256}")
             }
             Self::PublishFailed { reason } => write!(f, "not published again: {reason}"),
+            Self::Unserved { path, reason } => write!(
+                f,
+                "cannot serve {path:?}: {reason}; whoever asked for it got an error (start again, or use --watch, to \
+                 publish it as it is now)"
+            ),
             Self::Connected { session } => write!(f, "connected, session {session}"),
             Self::Disconnected { reason, retry_in } => {
-                write!(f, "not connected: {reason}; trying again in {retry_in:?}")
+                write!(f, "not connected: {reason}; trying again in {retry_in:.1?}")
             }
             Self::DataConnected => f.write_str("data connection open"),
             Self::DataDisconnected { reason, retry_in } => {
-                write!(f, "no data connection: {reason}; trying again in {retry_in:?}")
+                write!(f, "no data connection: {reason}; trying again in {retry_in:.1?}")
             }
             Self::Announced { sha256 } => write!(f, "announced sha256:{sha256}"),
             Self::Accepted { sha256 } => write!(f, "accepted sha256:{sha256}"),
+            Self::Audience { agent, session: Some(session) } => write!(
+                f,
+                "readers of a chat see it once session {session} of agent {agent} is bound to that chat, which its \
+                 operator does with POST /v1/sessions"
+            ),
+            Self::Audience { session: None, .. } => f.write_str(
+                "nobody can read it: without --session it belongs to no chat; give --session the id of a session that is \
+                 bound to one",
+            ),
             Self::Unconfirmed { sha256 } => {
                 write!(f, "sha256:{sha256} may not have been accepted: the connection ended")
             }

@@ -29,7 +29,7 @@ pub enum FolderError {
 }
 
 /// Why something in a folder is not published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SkipReason {
     /// A symbolic link: it could lead out of the folder.
     Link,
@@ -37,15 +37,21 @@ pub enum SkipReason {
     NotAFile,
     /// A name that no manifest path can hold (specification section 1).
     Name,
+    /// The name begins with a dot: what is hidden is often secret, such as keys and histories.
+    Hidden,
+    /// The operating system refused to read it.
+    Unreadable(io::ErrorKind),
 }
 
 impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Link => "links are not followed",
-            Self::NotAFile => "not a regular file",
-            Self::Name => "the name cannot stand in a manifest",
-        })
+        match self {
+            Self::Link => f.write_str("links are not followed"),
+            Self::NotAFile => f.write_str("not a regular file"),
+            Self::Name => f.write_str("the name cannot stand in a manifest"),
+            Self::Hidden => f.write_str("hidden, and served with --hidden only"),
+            Self::Unreadable(kind) => write!(f, "it cannot be read: {kind}"),
+        }
     }
 }
 
@@ -68,6 +74,12 @@ impl Fingerprint {
         #[cfg(not(unix))]
         let node = (0, 0);
         Self { size: metadata.len(), modified: metadata.modified().ok(), node }
+    }
+
+    /// When the file was last written to, Unix milliseconds; 0 for anything earlier. `None` where nobody knows.
+    pub(super) fn modified_millis(&self) -> Option<i64> {
+        let since = self.modified?.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        i64::try_from(since.as_millis()).ok()
     }
 }
 
@@ -101,8 +113,13 @@ fn changed() -> io::Error {
     io::Error::other("the file has changed since it was published")
 }
 
-/// Every regular file below `root`, sorted by path. Links are not followed; what is left out is told to `skipped`.
-pub(super) fn scan(root: &Path, mut skipped: impl FnMut(String, SkipReason)) -> Result<Vec<FoundFile>, FolderError> {
+/// Every regular file below `root`, sorted by path. Links are not followed, and what is hidden is looked at only with
+/// `hidden`; what is left out is told to `skipped`.
+pub(super) fn scan(
+    root: &Path,
+    hidden: bool,
+    mut skipped: impl FnMut(String, SkipReason),
+) -> Result<Vec<FoundFile>, FolderError> {
     let io_error = |path: &Path| {
         let path = path.to_owned();
         move |error| FolderError::Io { path, error }
@@ -114,7 +131,18 @@ pub(super) fn scan(root: &Path, mut skipped: impl FnMut(String, SkipReason)) -> 
     let mut found = Vec::new();
     let mut folders = vec![(root.clone(), String::new())];
     while let Some((folder, prefix)) = folders.pop() {
-        for item in fs::read_dir(&folder).map_err(io_error(&folder))? {
+        let items = match fs::read_dir(&folder) {
+            Ok(items) => items,
+            Err(error) if !prefix.is_empty() => {
+                // Gone since it was found: as if it had never been there.
+                if error.kind() != io::ErrorKind::NotFound {
+                    skipped(prefix.trim_end_matches('/').to_owned(), SkipReason::Unreadable(error.kind()));
+                }
+                continue;
+            }
+            Err(error) => return Err(io_error(&folder)(error)),
+        };
+        for item in items {
             let item = item.map_err(io_error(&folder))?;
             let location = item.path();
             let Some(relative) = item.file_name().to_str().map(|name| format!("{prefix}{name}")) else {
@@ -125,9 +153,14 @@ pub(super) fn scan(root: &Path, mut skipped: impl FnMut(String, SkipReason)) -> 
                 Ok(metadata) => metadata,
                 // Gone since the folder was listed: as if it had never been there.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(FolderError::Io { path: location, error }),
+                Err(error) => {
+                    skipped(relative, SkipReason::Unreadable(error.kind()));
+                    continue;
+                }
             };
-            if path::check(&relative).is_err() {
+            if !hidden && item.file_name().as_encoded_bytes().starts_with(b".") {
+                skipped(relative, SkipReason::Hidden);
+            } else if path::check(&relative).is_err() {
                 skipped(relative, SkipReason::Name);
             } else if metadata.is_dir() {
                 folders.push((location, format!("{relative}/")));
@@ -150,9 +183,9 @@ pub(super) fn scan(root: &Path, mut skipped: impl FnMut(String, SkipReason)) -> 
 mod tests {
     use super::*;
 
-    fn paths(root: &Path) -> (Vec<String>, Vec<(String, SkipReason)>) {
+    fn paths(root: &Path, hidden: bool) -> (Vec<String>, Vec<(String, SkipReason)>) {
         let mut skipped = Vec::new();
-        let found = scan(root, |path, reason| skipped.push((path, reason))).unwrap();
+        let found = scan(root, hidden, |path, reason| skipped.push((path, reason))).unwrap();
         skipped.sort_by(|a, b| a.0.cmp(&b.0));
         (found.into_iter().map(|file| file.path).collect(), skipped)
     }
@@ -160,15 +193,34 @@ mod tests {
     #[test]
     fn files_come_sorted_by_their_whole_path() {
         let root = tempfile::tempdir().unwrap();
-        for path in ["b.txt", "a/z.txt", "a-b.txt", "a/b/c.txt", ".hidden"] {
+        for path in ["b.txt", "a/z.txt", "a-b.txt", "a/b/c.txt"] {
             let location = root.path().join(path);
             fs::create_dir_all(location.parent().unwrap()).unwrap();
             fs::write(location, path).unwrap();
         }
         fs::create_dir(root.path().join("empty")).unwrap();
-        let (found, skipped) = paths(root.path());
-        assert_eq!(found, [".hidden", "a-b.txt", "a/b/c.txt", "a/z.txt", "b.txt"]);
+        let (found, skipped) = paths(root.path(), false);
+        assert_eq!(found, ["a-b.txt", "a/b/c.txt", "a/z.txt", "b.txt"]);
         assert_eq!(skipped, []);
+    }
+
+    #[test]
+    fn what_is_hidden_is_left_out_unless_asked_for() {
+        let root = tempfile::tempdir().unwrap();
+        for path in [".env", ".git/config", "a/.ssh/id", "a/b.txt", "not.hidden"] {
+            let location = root.path().join(path);
+            fs::create_dir_all(location.parent().unwrap()).unwrap();
+            fs::write(location, path).unwrap();
+        }
+        let (found, skipped) = paths(root.path(), false);
+        assert_eq!(found, ["a/b.txt", "not.hidden"]);
+        let expected = [".env", ".git", "a/.ssh"].map(|path| (path.to_owned(), SkipReason::Hidden));
+        assert_eq!(skipped, expected);
+        let (found, skipped) = paths(root.path(), true);
+        assert_eq!(found, [".env", ".git/config", "a/.ssh/id", "a/b.txt", "not.hidden"]);
+        assert_eq!(skipped, []);
+        // The folder itself was named by whoever serves it.
+        assert_eq!(paths(&root.path().join(".git"), false).0, ["config"]);
     }
 
     #[cfg(unix)]
@@ -181,7 +233,7 @@ mod tests {
         fs::write(root.path().join("back\\slash"), "r").unwrap();
         std::os::unix::fs::symlink(outside.path(), root.path().join("out")).unwrap();
         std::os::unix::fs::symlink("real", root.path().join("alias")).unwrap();
-        let (found, skipped) = paths(root.path());
+        let (found, skipped) = paths(root.path(), false);
         assert_eq!(found, ["real"]);
         let expected = [("alias", SkipReason::Link), ("back\\slash", SkipReason::Name), ("out", SkipReason::Link)];
         assert_eq!(skipped, expected.map(|(path, reason)| (path.to_owned(), reason)));
@@ -192,7 +244,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let location = root.path().join("f");
         fs::write(&location, "one").unwrap();
-        let file = scan(root.path(), |_, _| ()).unwrap().remove(0);
+        let file = scan(root.path(), false, |_, _| ()).unwrap().remove(0);
         let held = open(&file.location, file.fingerprint).unwrap();
         fs::write(&location, "longer").unwrap();
         assert!(open(&file.location, file.fingerprint).is_err());
@@ -205,7 +257,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let location = root.path().join("f");
         fs::write(&location, "one").unwrap();
-        let file = scan(root.path(), |_, _| ()).unwrap().remove(0);
+        let file = scan(root.path(), false, |_, _| ()).unwrap().remove(0);
         fs::rename(&location, root.path().join("g")).unwrap();
         std::os::unix::fs::symlink("g", &location).unwrap();
         assert!(open(&file.location, file.fingerprint).is_err());
@@ -214,7 +266,7 @@ mod tests {
     #[test]
     fn what_is_no_folder_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(matches!(scan(file.path(), |_, _| ()), Err(FolderError::NotAFolder(_))));
-        assert!(matches!(scan(Path::new("/no/such/folder"), |_, _| ()), Err(FolderError::Io { .. })));
+        assert!(matches!(scan(file.path(), false, |_, _| ()), Err(FolderError::NotAFolder(_))));
+        assert!(matches!(scan(Path::new("/no/such/folder"), false, |_, _| ()), Err(FolderError::Io { .. })));
     }
 }

@@ -60,12 +60,16 @@ pub struct AgentOptions {
     pub data: bool,
     /// Whether to publish and announce again when the folder changes.
     pub watch: bool,
+    /// Whether to publish hidden files too: those whose name, or a folder's above them, begins with a dot.
+    pub hidden: bool,
     /// The delays between attempts to connect.
     pub backoff: Backoff,
     /// How long to wait for the first session before giving up.
     pub session_timeout: Duration,
     /// How long an announcement that draws no refusal is undecided.
     pub confirm_window: Duration,
+    /// How long after a refusal that passes by itself a set is announced again.
+    pub announce_again: Duration,
     /// How long the watched folder must be quiet before it is published again.
     pub settle: Duration,
     /// Where times in manifests and frames come from.
@@ -84,9 +88,11 @@ impl AgentOptions {
             task: None,
             data: false,
             watch: false,
+            hidden: false,
             backoff: Backoff::default(),
             session_timeout: Duration::from_secs(30),
             confirm_window: Duration::from_secs(2),
+            announce_again: Duration::from_secs(5),
             settle: Duration::from_millis(500),
             clock: Clock::system(),
         }
@@ -115,7 +121,10 @@ pub enum AgentError {
     #[error("--token: the token holds characters that no token has; pass it without quotes or line breaks")]
     Token,
     /// Neither the options nor the token name the agent.
-    #[error("the token names no agent; give the agent's name with --name")]
+    #[error(
+        "--token names no agent: check that it is an agent's (sluice token agent prints one), or give the agent's name \
+         with --name"
+    )]
     NoName,
     /// The folder could not be published.
     #[error(transparent)]
@@ -135,8 +144,16 @@ pub enum AgentError {
     #[error("the gateway refused the token ({0}); get a new one and start again")]
     TokenRefused(String),
     /// The gateway refused the session.
-    #[error("the gateway refused the session: {code}: {message}; check --name and --token")]
+    #[error("the gateway refused the session: {code}: {message}; {advice}", advice = advice(code))]
     SessionRefused {
+        /// The gateway's code.
+        code: String,
+        /// The gateway's message.
+        message: String,
+    },
+    /// The gateway refused the set for its session, and would refuse every other.
+    #[error("the gateway refused the set: {code}: {message}; give --session the id of a session of this agent's")]
+    SetRefused {
         /// The gateway's code.
         code: String,
         /// The gateway's message.
@@ -145,6 +162,16 @@ pub enum AgentError {
     /// Another connection of the same agent took over.
     #[error("another connection of this agent took over; stop the other one, or use another token")]
     Superseded,
+}
+
+/// What to do about a refused session.
+fn advice(code: &str) -> &'static str {
+    match code {
+        "unauthorized" | "token_expired" | "token_unbound" => {
+            "get a token for this agent from this gateway (sluice token agent) and start again"
+        }
+        _ => "check --name, and that --token is this agent's",
+    }
 }
 
 /// Publishes the folder, connects, announces the set and serves reads until `shutdown` is cancelled.

@@ -1,6 +1,6 @@
 //! From a folder to a set: hashes the files, writes the manifest, makes both servable (specification section 1).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::num::NonZero;
@@ -11,13 +11,14 @@ use std::thread;
 
 use tokio_util::sync::CancellationToken;
 
-use super::folder::{self, Fingerprint, FolderError, FoundFile};
+use super::folder::{self, Fingerprint, FolderError, FoundFile, SkipReason};
 use super::registry::{PublishedFile, Registry};
 use super::{AgentEvent, AgentOptions, EventSink, media_type};
 use crate::clock::Clock;
 use crate::protocol::limits::CHUNK_SIZE_DEFAULT;
 use crate::protocol::{
-    AgentName, Chunks, Entry, EntryKind, Hasher, Location, LocationKind, Manifest, ManifestDraft, ManifestError, TaskId,
+    AgentName, Chunks, Entry, EntryKind, Hasher, Location, LocationKind, Manifest, ManifestDraft, ManifestError,
+    TaskId, timestamp,
 };
 
 /// Most threads that hash at once: more would wait for the disk.
@@ -30,19 +31,11 @@ pub enum PublishError {
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// Nothing in it to publish.
-    #[error("{0:?} holds no files; put the files there first, or use --watch to wait for them")]
+    #[error("{0:?} holds no files to serve; put them there first, or use --watch to wait for them")]
     Empty(PathBuf),
     /// A file was written to while it was hashed.
     #[error("{0:?} changed while it was being hashed; start again when it is written, or use --watch")]
     Changed(PathBuf),
-    /// A file could not be read.
-    #[error("cannot read {path:?}: {error}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why it failed.
-        error: io::Error,
-    },
     /// The thread that hashes ended early.
     #[error("hashing was interrupted; start again")]
     Interrupted,
@@ -56,9 +49,7 @@ impl PublishError {
     pub(super) fn is_passing(&self) -> bool {
         match self {
             Self::Empty(_) | Self::Changed(_) => true,
-            Self::Io { error, .. } | Self::Folder(FolderError::Io { error, .. }) => {
-                error.kind() == io::ErrorKind::NotFound
-            }
+            Self::Folder(FolderError::Io { error, .. }) => error.kind() == io::ErrorKind::NotFound,
             Self::Folder(_) | Self::Manifest(_) | Self::Interrupted => false,
         }
     }
@@ -77,6 +68,7 @@ pub(super) struct Publisher {
     agent: AgentName,
     agent_url: String,
     task: Option<TaskId>,
+    hidden: bool,
     clock: Clock,
     registry: Arc<Registry>,
     events: EventSink,
@@ -84,6 +76,8 @@ pub(super) struct Publisher {
     stop: CancellationToken,
     /// The last set's entries by path, with what tells whether a file is still the same.
     known: HashMap<String, (Fingerprint, Entry)>,
+    /// What was left out the last time: told once, and not with every change.
+    skipped: HashSet<(String, SkipReason)>,
 }
 
 impl Publisher {
@@ -100,22 +94,43 @@ impl Publisher {
             agent,
             agent_url,
             task: options.task.clone(),
+            hidden: options.hidden,
             clock: options.clock.clone(),
             registry,
             events,
             stop,
             known: HashMap::new(),
+            skipped: HashSet::new(),
         }
     }
 
     /// Publishes the folder as it is now. `None` when nothing changed since the last time. Blocks.
     pub(super) fn publish(&mut self) -> Result<Option<PublishedSet>, PublishError> {
-        let events = self.events.clone();
-        let found = folder::scan(&self.dir, |path, reason| events(AgentEvent::Skipped { path, reason }))?;
+        let mut skipped = HashSet::new();
+        let mut skip = |path: String, reason| {
+            if !self.skipped.contains(&(path.clone(), reason)) {
+                (self.events)(AgentEvent::Skipped { path: path.clone(), reason });
+            }
+            skipped.insert((path, reason));
+        };
+        let mut found = folder::scan(&self.dir, self.hidden, &mut skip)?;
+        let mut entries = Vec::with_capacity(found.len());
+        let mut hashed = self.entries(&found)?.into_iter();
+        found.retain(|file| match hashed.next() {
+            Some(Ok(entry)) => {
+                entries.push(entry);
+                true
+            }
+            Some(Err(kind)) => {
+                skip(file.path.clone(), SkipReason::Unreadable(kind));
+                false
+            }
+            None => false,
+        });
+        self.skipped = skipped;
         if found.is_empty() {
             return Err(PublishError::Empty(self.dir.clone()));
         }
-        let entries = self.entries(&found)?;
         let known: HashMap<_, _> = found
             .iter()
             .zip(&entries)
@@ -132,8 +147,12 @@ impl Publisher {
         if same {
             return Ok(None);
         }
+        // Of the files and not of this moment: the same folder is the same set when it is served again.
+        let modified = self.known.values().filter_map(|(fingerprint, _)| fingerprint.modified_millis());
+        let modified = modified.filter(|millis| timestamp::format(*millis).is_some()).max();
+        let created_at = modified.unwrap_or_else(|| self.clock.unix_millis());
         let manifest = ManifestDraft {
-            created_at: self.clock.unix_millis(),
+            created_at,
             expires_at: None,
             producer_agent: self.agent_url.clone(),
             producer_task: self.task.as_ref().map(|task| task.as_str().to_owned()),
@@ -151,8 +170,8 @@ impl Publisher {
         Ok(Some(PublishedSet { manifest: Arc::new(manifest) }))
     }
 
-    /// One entry per file, in the same order, hashed on a few threads.
-    fn entries(&self, found: &[FoundFile]) -> Result<Vec<Entry>, PublishError> {
+    /// One entry per file, in the same order, hashed on a few threads; or why the file cannot be read.
+    fn entries(&self, found: &[FoundFile]) -> Result<Vec<Result<Entry, io::ErrorKind>>, PublishError> {
         let known = |file: &FoundFile| {
             self.known
                 .get(&file.path)
@@ -177,9 +196,10 @@ impl Publisher {
                 let Some(file) = found.get(position) else {
                     return Ok(hashed);
                 };
-                let entry = match known(file) {
-                    Some(entry) => entry,
-                    None => hash(file, CHUNK_SIZE_DEFAULT, &progress)?,
+                let entry = match known(file).map_or_else(|| hash(file, CHUNK_SIZE_DEFAULT, &progress), Ok) {
+                    Ok(entry) => Ok(entry),
+                    Err(Unhashed::Unreadable(kind)) => Err(kind),
+                    Err(Unhashed::Failed(error)) => return Err(error),
                 };
                 hashed.push((position, entry));
             }
@@ -200,11 +220,26 @@ impl Publisher {
 /// Told how many more bytes were hashed; an error ends the hashing.
 type Progress<'a> = dyn Fn(u64) -> Result<(), PublishError> + 'a;
 
+/// Why a file has no entry.
+#[derive(Debug)]
+enum Unhashed {
+    /// It alone is left out.
+    Unreadable(io::ErrorKind),
+    /// There is no set.
+    Failed(PublishError),
+}
+
+impl From<PublishError> for Unhashed {
+    fn from(error: PublishError) -> Self {
+        Self::Failed(error)
+    }
+}
+
 /// Reads a file once and makes its entry: the whole file's hash and, when it is longer than one chunk, the chunks'.
-fn hash(file: &FoundFile, chunk_size: u64, progress: &Progress<'_>) -> Result<Entry, PublishError> {
+fn hash(file: &FoundFile, chunk_size: u64, progress: &Progress<'_>) -> Result<Entry, Unhashed> {
     let io_error = |error: io::Error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => PublishError::Changed(file.location.clone()),
-        _ => PublishError::Io { path: file.location.clone(), error },
+        io::ErrorKind::UnexpectedEof => PublishError::Changed(file.location.clone()).into(),
+        kind => Unhashed::Unreadable(kind),
     };
     let changed = |_| PublishError::Changed(file.location.clone());
     let mut open = File::open(&file.location).map_err(io_error)?;
@@ -274,7 +309,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let bytes: Vec<u8> = (0..600_000u32).map(|n| (n % 251) as u8).collect();
         fs::write(root.path().join("f.txt"), &bytes).unwrap();
-        let file = folder::scan(root.path(), |_, _| ()).unwrap().remove(0);
+        let file = folder::scan(root.path(), false, |_, _| ()).unwrap().remove(0);
         let told = AtomicU64::new(0);
         let progress = |n| {
             told.fetch_add(n, Ordering::Relaxed);
@@ -346,6 +381,45 @@ mod tests {
         fs::rename(root.path().join("a.new"), &location).unwrap();
         assert!(publisher.publish().unwrap().is_none());
         assert!(publisher.registry.find(&Sha256::of(b"one")).unwrap().open().is_ok());
+    }
+
+    #[test]
+    fn an_unchanged_folder_is_the_same_set_whoever_publishes_it_when() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("a"), "one").unwrap();
+        let identity = |now| {
+            let (mut publisher, _) = publisher(root.path());
+            publisher.clock = Clock::fixed(now);
+            publisher.publish().unwrap().unwrap().manifest.identity
+        };
+        assert_eq!(identity(1_000), identity(2_000));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_cannot_be_read_is_left_out_and_told_once() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("a"), "one").unwrap();
+        fs::write(root.path().join("closed"), "two").unwrap();
+        fs::set_permissions(root.path().join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
+        if fs::File::open(root.path().join("closed")).is_ok() {
+            // The superuser reads everything: a file that is gone when it is to be hashed stands for it.
+            let found = folder::scan(root.path(), false, |_, _| ()).unwrap();
+            fs::remove_file(root.path().join("closed")).unwrap();
+            let entries = publisher(root.path()).0.entries(&found).unwrap();
+            assert!(matches!(entries[..], [Ok(_), Err(io::ErrorKind::NotFound)]), "{entries:?}");
+            return;
+        }
+        let (mut publisher, events) = publisher(root.path());
+        let manifest = publisher.publish().unwrap().unwrap().manifest;
+        assert_eq!(manifest.entries.iter().map(|entry| entry.path.as_str()).collect::<Vec<_>>(), ["a"]);
+        fs::write(root.path().join("b"), "three").unwrap();
+        publisher.publish().unwrap().unwrap();
+        let events = events.lock().unwrap();
+        let told = events.iter().filter(|event| matches!(event, AgentEvent::Skipped { .. })).collect::<Vec<_>>();
+        let reason = SkipReason::Unreadable(io::ErrorKind::PermissionDenied);
+        assert_eq!(told, [&AgentEvent::Skipped { path: "closed".into(), reason }]);
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! What can be asked for: every published blob by its hash.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
 
@@ -16,6 +16,8 @@ use crate::protocol::Sha256;
 #[derive(Debug, Default)]
 pub struct Registry {
     blobs: RwLock<HashMap<Sha256, Blob>>,
+    /// Files that are no longer as they were hashed, as far as that was told.
+    lost: Mutex<HashSet<PathBuf>>,
 }
 
 /// Something published.
@@ -37,6 +39,7 @@ pub(super) struct PublishedFile {
 impl Registry {
     /// Makes a file's bytes servable under their hash.
     pub(super) fn add_file(&self, sha256: Sha256, file: PublishedFile) {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).remove(&file.location);
         let mut blobs = self.blobs.write().unwrap_or_else(PoisonError::into_inner);
         match blobs.entry(sha256).or_insert_with(|| Blob::Files(Arc::default())) {
             // The same bytes that happen to be a manifest: already servable, and from memory.
@@ -53,6 +56,14 @@ impl Registry {
     pub(super) fn add_manifest(&self, identity: Sha256, canonical: Bytes) {
         let mut blobs = self.blobs.write().unwrap_or_else(PoisonError::into_inner);
         blobs.insert(identity, Blob::Manifest(canonical));
+    }
+
+    /// The file of a blob that could not be read: once for each file, until it is published again.
+    pub(super) fn lose(&self, blob: &Blob) -> Option<PathBuf> {
+        let Blob::Files(files) = blob else { return None };
+        let location = &files.first()?.location;
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.insert(location.clone()).then(|| location.clone())
     }
 
     pub(super) fn find(&self, sha256: &Sha256) -> Option<Blob> {

@@ -11,6 +11,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::registry::{Blob, OpenBlob, Registry};
+use super::{AgentEvent, EventSink};
 use crate::protocol::RequestId;
 use crate::protocol::frames::{BlobEnd, BlobError, BlobErrorCode, BlobRead, ErrorBody};
 use crate::protocol::limits::{CONCURRENT_READS, CREDIT_DEFAULT, CREDIT_MAX, DATA_PAYLOAD, READ_BYTES};
@@ -33,10 +34,10 @@ impl Default for Slots {
 }
 
 /// The reads of one connection.
-#[derive(Debug)]
 pub(super) struct Relay {
     registry: Arc<Registry>,
     slots: Slots,
+    events: EventSink,
     /// The read that was served longest ago first.
     reads: VecDeque<Read>,
     replies: VecDeque<Reply>,
@@ -106,8 +107,16 @@ pub(super) struct Fetched {
 }
 
 impl Relay {
-    pub(super) fn new(registry: Arc<Registry>, slots: Slots) -> Self {
-        Self { registry, slots, reads: VecDeque::new(), replies: VecDeque::new(), next_key: 0, spare: Vec::new() }
+    pub(super) fn new(registry: Arc<Registry>, slots: Slots, events: EventSink) -> Self {
+        Self {
+            registry,
+            slots,
+            events,
+            reads: VecDeque::new(),
+            replies: VecDeque::new(),
+            next_key: 0,
+            spare: Vec::new(),
+        }
     }
 
     /// Takes a `blob.read` in. Everything wrong with it is answered with a `blob.error`.
@@ -216,6 +225,9 @@ impl Relay {
                 tracing::debug!(request_id = %read.request_id, %error, "a read failed");
                 // The error's text may hold a path of this machine.
                 if let Some(read) = self.reads.remove(position) {
+                    if let Some(path) = self.registry.lose(&read.blob) {
+                        (self.events)(AgentEvent::Unserved { path, reason: error.to_string() });
+                    }
                     self.refuse(read.request_id, BlobErrorCode::ReadFailed, "the bytes could not be read");
                 }
             }

@@ -325,11 +325,11 @@ mod tests {
         assert!(greedy[0].recalled().now_or_never().is_some());
         let [left, kept] = greedy;
         drop(left);
-        first.await;
+        let first = first.await;
         assert!(more.as_mut().now_or_never().is_none());
         drop(modest);
         more.await;
-        drop(kept);
+        drop((first, kept));
     }
 
     #[tokio::test(start_paused = true)]

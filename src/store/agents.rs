@@ -15,7 +15,7 @@ pub struct AgentRecord {
     pub principal: Principal,
     /// When it was first held, Unix milliseconds.
     pub created_at: i64,
-    /// When a session was last opened under it, Unix milliseconds, to the minute.
+    /// When its holder was last heard of, Unix milliseconds; while it is connected, about when that began.
     pub last_seen_at: i64,
 }
 
@@ -128,6 +128,25 @@ impl Store {
             Ok(if held > 0 { Claim::Held } else { Claim::Foreign })
         };
         self.write_if(claim, |claim| *claim == Claim::Held).await
+    }
+
+    /// Notes when agents that have left were last heard of, in Unix milliseconds, under names that they still hold. Those
+    /// of one connection, which are few.
+    pub async fn last_seen(&self, agents: Vec<(AgentName, Principal)>, at: i64) -> Result<(), StoreError> {
+        if agents.is_empty() {
+            return Ok(());
+        }
+        let store = self.clone();
+        self.note(async move {
+            let mut tx = store.begin().await?;
+            for (name, principal) in agents {
+                let sql = "UPDATE agents SET last_seen_at = $3 \
+                           WHERE name = $1 AND principal = $2 AND last_seen_at < $3";
+                sqlx::query(sql).bind(name.as_str()).bind(principal.as_str()).bind(at).execute(&mut *tx).await?;
+            }
+            tx.commit().await
+        })
+        .await
     }
 
     /// Notes that an agent uses a name that it holds. Whether it holds it.

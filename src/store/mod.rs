@@ -63,6 +63,7 @@ pub use links::{LinkAdded, LinkRecord};
 pub use manifests::Held;
 pub use nonces::Nonce;
 pub use offers::{Offer, Place, Scope, TaskRule};
+pub use open::Migrated;
 pub use options::{OpenError, StoreOptions};
 pub use quota::{Amount, Exceeded, Quota, Unbound};
 pub use retention::Outdated;

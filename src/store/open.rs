@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 
-use sqlx::migrate::{Migrate as _, MigrateError, Migrator};
+use sqlx::migrate::{Migrate as _, MigrateError, Migration, Migrator};
 use sqlx::{AnyConnection, Connection as _};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
@@ -19,10 +19,7 @@ impl Store {
     pub async fn open(url: &str, options: StoreOptions) -> Result<Self, OpenError> {
         sqlx::any::install_default_drivers();
         let target = Target::parse(url, options.migrate)?;
-        let mut conn = target.connect(options.connect_timeout).await?;
-        bring_up(&target, &mut conn, options.migrate).await?;
-        // Closing is a courtesy; the pools below have connections of their own.
-        let _ = conn.close().await;
+        bring_up(&target, &options).await?;
 
         let reader = target.pool(options.connections.max(1), &options);
         let writer = match target.dialect {
@@ -47,25 +44,52 @@ impl Store {
             asked: AtomicU64::new(0),
         })))
     }
+
+    /// Brings the database that `url` names to this program's schema, and tells what that took.
+    pub async fn migrate(url: &str, options: StoreOptions) -> Result<Migrated, OpenError> {
+        sqlx::any::install_default_drivers();
+        let options = StoreOptions { migrate: true, ..options };
+        let applied = bring_up(&Target::parse(url, true)?, &options).await?;
+        let applied = applied.into_iter().map(|done| (done.version, done.description.to_string())).collect();
+        Ok(Migrated { applied, version: newest() })
+    }
 }
 
-/// Leaves the schema as this program knows it, or refuses.
-async fn bring_up(target: &Target, conn: &mut AnyConnection, migrate: bool) -> Result<(), OpenError> {
-    let pending = pending(target, conn).await?;
-    if pending > 0 && !migrate {
-        return Err(OpenError::Pending { target: target.shown.clone(), pending });
+/// What migrating a database took.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Migrated {
+    /// The migrations that ran: version and description, in order.
+    pub applied: Vec<(i64, String)>,
+    /// The schema's version now.
+    pub version: i64,
+}
+
+/// The schema's version that this program knows.
+fn newest() -> i64 {
+    MIGRATOR.iter().map(|migration| migration.version).max().unwrap_or(0)
+}
+
+/// Leaves the schema as this program knows it, or refuses. The migrations that ran.
+async fn bring_up(target: &Target, options: &StoreOptions) -> Result<Vec<&'static Migration>, OpenError> {
+    target.make_private()?;
+    let mut conn = target.connect(options.connect_timeout).await?;
+    let pending = pending(target, &mut conn).await?;
+    if !pending.is_empty() && !options.migrate {
+        return Err(OpenError::Pending { target: target.shown.clone(), pending: pending.len() });
     }
-    if migrate {
-        MIGRATOR.run(&mut *conn).await.map_err(|error| migration_error(target, error))?;
-        let done = target.dialect.after_migrations(conn).await;
+    if options.migrate {
+        MIGRATOR.run(&mut conn).await.map_err(|error| migration_error(target, error))?;
+        let done = target.dialect.after_migrations(&mut conn).await;
         done.map_err(|error| migration_error(target, error.into()))?;
     }
-    Ok(())
+    // Closing is a courtesy; whoever goes on has connections of its own.
+    let _ = conn.close().await;
+    Ok(pending)
 }
 
-/// How many migrations are still to run. Only looks: no table is created.
-async fn pending(target: &Target, conn: &mut AnyConnection) -> Result<usize, OpenError> {
-    let known = MIGRATOR.iter().map(|migration| migration.version).max().unwrap_or(0);
+/// The migrations that are still to run. Only looks: no table is created.
+async fn pending(target: &Target, conn: &mut AnyConnection) -> Result<Vec<&'static Migration>, OpenError> {
+    let known = newest();
     let look = async {
         if !target.dialect.has_migrations_table(conn).await? {
             return Ok(Vec::new());
@@ -85,7 +109,7 @@ async fn pending(target: &Target, conn: &mut AnyConnection) -> Result<usize, Ope
             Some(_) => {}
         }
     }
-    Ok(MIGRATOR.iter().count() - applied.len())
+    Ok(MIGRATOR.iter().filter(|known| applied.iter().all(|done| done.version != known.version)).collect())
 }
 
 fn migration_error(target: &Target, error: MigrateError) -> OpenError {
@@ -93,10 +117,7 @@ fn migration_error(target: &Target, error: MigrateError) -> OpenError {
     match error {
         MigrateError::Dirty(version) => OpenError::Dirty { target, version },
         MigrateError::VersionMismatch(version) => OpenError::Modified { target, version },
-        MigrateError::VersionMissing(found) => {
-            let known = MIGRATOR.iter().map(|migration| migration.version).max().unwrap_or(0);
-            OpenError::Newer { target, found, known }
-        }
+        MigrateError::VersionMissing(found) => OpenError::Newer { target, found, known: newest() },
         other => OpenError::Migration { target, reason: other.to_string() },
     }
 }

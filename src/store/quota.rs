@@ -62,7 +62,12 @@ impl Amount {
 impl Default for Quota {
     fn default() -> Self {
         let amount = Amount { sets: 10_000, entries: 5_000_000, bytes: 1 << 50 };
-        Self { agent: amount, chat: amount, manifest_bytes: 4 << 30, unbound: 1000, unbound_entries: 50_000,
+        Self {
+            agent: amount,
+            chat: amount,
+            manifest_bytes: 4 << 30,
+            unbound: 1000,
+            unbound_entries: 50_000,
             strangers_of_host: Unbound { sets: 2000, manifest_bytes: 256 << 20 },
             strangers: Unbound { sets: 20_000, manifest_bytes: 4 << 30 },
         }

@@ -1,5 +1,8 @@
 //! The database that a URL names, and connections to it.
 
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 use std::time::Duration;
@@ -52,6 +55,19 @@ impl Target {
         // Statements of thousands of placeholders are no use in a log, and failures are reported by whoever asked.
         options = options.disable_statement_logging();
         Ok(Self { dialect, options, file, shown })
+    }
+
+    /// Makes a SQLite file that is not there and may be made: for its owner alone, as SQLite then makes the files beside
+    /// it.
+    pub(super) fn make_private(&self) -> Result<(), OpenError> {
+        let creates = self.options.database_url.query().is_some_and(|query| query.contains("mode=rwc"));
+        let Some(file) = self.file.as_ref().filter(|_| creates) else { return Ok(()) };
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(file) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(OpenError::NotWritable { path: self.shown.clone(), reason: error.to_string() })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// One connection, used to look and to migrate before the pools exist.

@@ -51,8 +51,9 @@ impl Cursor {
         match self.failed.or_else(|| self.pipe.error()) {
             Some(error) => error.code(),
             None if self.remaining() == 0 => "complete",
+            None if self.transfers.cut.is_cancelled() => TransferError::SHUTDOWN,
             None if ignored() => TransferError::ReaderStalled.code(),
-            None => "reader_left",
+            None => TransferError::READER_LEFT,
         }
     }
 

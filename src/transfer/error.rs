@@ -40,10 +40,16 @@ pub enum TransferError {
 }
 
 impl TransferError {
+    /// The outcome of a transfer that its reader ended.
+    pub const READER_LEFT: &str = "reader_left";
+    /// The outcome of a transfer that the gateway's end cut.
+    pub const SHUTDOWN: &str = "shutdown";
+
     /// Every outcome's name, so that each has its counter from the start.
-    pub const OUTCOMES: [&str; 10] = [
+    pub const OUTCOMES: [&str; 11] = [
         "complete",
-        "reader_left",
+        Self::READER_LEFT,
+        Self::SHUTDOWN,
         "reader_stalled",
         "agent_offline",
         "agent_failed",

@@ -104,18 +104,20 @@ pub struct Transfers {
     /// A transfer began by an answer that is no longer the newest.
     overtaken: Notify,
     tracker: TaskTracker,
+    /// Cancelled when the gateway's end cuts what still runs.
+    cut: CancellationToken,
     metrics: Arc<Metrics>,
     clock: Clock,
 }
 
 impl Transfers {
-    /// No transfer runs. Feeds run on `tracker`.
+    /// No transfer runs. Feeds run on `tracker`; `cut` is cancelled when the gateway's end cuts what still runs.
     pub fn new(
         agents: Arc<Agents>,
         access: Access,
         locations: Arc<Locations>,
         limits: Limits,
-        tracker: TaskTracker,
+        (tracker, cut): (TaskTracker, CancellationToken),
     ) -> Arc<Self> {
         for outcome in TransferError::OUTCOMES {
             let _ = agents.metrics.transfers_ended.with_label_values(&[outcome]);
@@ -137,6 +139,7 @@ impl Transfers {
             request_prefix: format!("{:08x}", rand::random::<u32>()),
             overtaken: Notify::new(),
             tracker,
+            cut,
             metrics: agents.metrics.clone(),
             clock: agents.clock.clone(),
             agents,
@@ -264,7 +267,7 @@ impl Transfers {
         });
         self.metrics.transfers_running.dec();
         self.count_end(outcome);
-        tracing::info!(transfer = %live.id, reader = %live.reader, sha256 = %live.sha256, outcome,
+        tracing::info!(transfer = live.id.0, reader = %live.reader, sha256 = %live.sha256, outcome,
             sent_bytes = live.sent(), size_bytes = live.range.len(),
             duration_ms = self.clock.unix_millis() - live.since, "a transfer ended");
     }

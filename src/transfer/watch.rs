@@ -33,7 +33,7 @@ impl Transfers {
             let now = Instant::now();
             for running in self.all() {
                 if running.cut.is_some() && running.pipe.ignored_for(now) >= stall {
-                    tracing::warn!(transfer = %running.live.id, reader = %running.live.reader,
+                    tracing::warn!(transfer = running.live.id.0, reader = %running.live.reader,
                         sha256 = %running.live.sha256, "a reader took nothing for too long");
                     running.end(TransferError::ReaderStalled);
                 }
@@ -68,7 +68,7 @@ impl Transfers {
         let reads: Vec<_> = all.iter().map(|running| (running.live.reader.clone(), running.places.clone())).collect();
         for (running, revoked) in all.iter().zip(self.access.revoked(&reads).await?) {
             if revoked {
-                tracing::info!(transfer = %running.live.id, reader = %running.live.reader,
+                tracing::info!(transfer = running.live.id.0, reader = %running.live.reader,
                     sha256 = %running.live.sha256, "a reader lost the chat it was reading from");
                 running.end(TransferError::Revoked);
             }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use sluice::protocol::frames::Progress;
-use sluice::store::{Amount, Announced, Binding, Commit, Exceeded, NewAnnouncement, Quota, Store, StoreOptions, Unbound};
+use sluice::store::{
+    Amount, Announced, Binding, Commit, Exceeded, NewAnnouncement, Quota, Store, StoreOptions, Unbound,
+};
 
 use super::db::TestDatabase;
 use super::sets::{announcement, id, identity_of, open, set};

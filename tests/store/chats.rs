@@ -73,7 +73,15 @@ async fn one_of_many_claims_gets_the_name(database: &TestDatabase) {
         assert_eq!(store.claim_name(&name, &holder, now).await.unwrap(), Claim::Held);
         assert_eq!(store.agent_by_name(&name).await.unwrap().unwrap().last_seen_at, seen, "to the minute");
     }
-    assert_eq!(store.generation(), generation, "an agent that comes back voids nobody's answers");
+    // When it leaves, it was heard of until then, under the name that it held; later never becomes earlier.
+    let other: AgentName = id("other");
+    for (at, seen) in [(71_234, 71_234), (71_000, 71_234)] {
+        store.last_seen(vec![(name.clone(), holder.clone()), (other.clone(), holder.clone())], at).await.unwrap();
+        store.last_seen(vec![(name.clone(), id(OTHER))], 80_000).await.unwrap();
+        assert_eq!(store.agent_by_name(&name).await.unwrap().unwrap().last_seen_at, seen);
+    }
+    assert!(store.agent_by_name(&other).await.unwrap().is_none(), "leaving takes no name");
+    assert_eq!(store.generation(), generation, "an agent that comes and goes voids nobody's answers");
 
     assert!(store.reassign_name(&name, &id(OTHER)).await.unwrap());
     assert!(!store.reassign_name(&id("nobody"), &id(OTHER)).await.unwrap());

@@ -191,7 +191,7 @@ impl Gateway {
     /// Drains, and starts anew on the same data, port and settings.
     pub async fn restart(&mut self) {
         self.stop().await;
-        self.layer.listen = Some(self.running.address);
+        self.layer.listen = Some(self.running.address.into());
         self.running = Running::start(&self.layer, &self.clock).await;
     }
 

@@ -37,8 +37,14 @@ async fn what_does_not_finish_within_the_grace_period_is_cut() {
     let _agent = stage.agent_with("ada", &set).await;
     let mut reader = stage.slow(&url(&set)).await;
     reader.read(1000).await;
+    // Over HTTP/2 as well.
+    let mut two = stage.over(true, &url(&set), None).await;
+    two.read(1000).await;
     stage.gateway.stop().await;
     cut(reader).await;
+    cut(two).await;
+    let ended = |outcome: &str| stage.gateway.metric(&format!("sluice_transfers_ended_total{{outcome=\"{outcome}\"}}"));
+    assert_eq!((ended("shutdown"), ended("reader_left")), (2.0, 0.0));
 }
 
 /// Takes a database away, and gives it back.

@@ -31,7 +31,7 @@ impl Bench {
         let sha256 = Sha256::of(&bytes);
         let registry = Registry::default();
         registry.add_manifest(sha256, bytes.clone());
-        Self { relay: Relay::new(Arc::new(registry), slots), bytes, sha256 }
+        Self { relay: Relay::new(Arc::new(registry), slots, Arc::new(|_| ())), bytes, sha256 }
     }
 
     fn read(&mut self, id: &str, offset: u64, length: u64, credit: Option<u32>) {
@@ -241,10 +241,10 @@ fn a_file_that_changed_is_a_failed_read() {
     let location = root.path().join("f");
     let bytes = content(FRAME * 8);
     std::fs::write(&location, &bytes).unwrap();
-    let FoundFile { location, fingerprint, .. } = folder::scan(root.path(), |_, _| ()).unwrap().remove(0);
+    let FoundFile { location, fingerprint, .. } = folder::scan(root.path(), false, |_, _| ()).unwrap().remove(0);
     let registry = Registry::default();
     registry.add_file(Sha256::of(&bytes), PublishedFile { location: location.clone(), fingerprint });
-    let relay = Relay::new(Arc::new(registry), Slots::default());
+    let relay = Relay::new(Arc::new(registry), Slots::default(), Arc::new(|_| ()));
     let mut bench = Bench { relay, sha256: Sha256::of(&bytes), bytes };
 
     bench.read("a", 0, FRAME * 8, Some(4));

@@ -62,7 +62,7 @@ impl Feed {
         self.transfers.metrics.hash_mismatches.inc();
         let source = &self.sources.current().agent;
         self.transfers.mismatches.remember(&self.live.reader, source, self.sha256, mismatch.span);
-        tracing::warn!(transfer = %self.live.id, sha256 = %self.sha256, start = mismatch.span.start,
+        tracing::warn!(transfer = self.live.id.0, sha256 = %self.sha256, start = mismatch.span.start,
             end = mismatch.span.end, agent = alone.then(|| tracing::field::display(source)),
             "bytes do not have the announced hash");
         if alone {
@@ -155,7 +155,7 @@ impl Feed {
             self.sources.failed(TransferError::AgentFailed);
             self.lose_path();
             self.last_progress = now;
-            tracing::warn!(transfer = %self.live.id, agent = %self.sources.current().agent,
+            tracing::warn!(transfer = self.live.id.0, agent = %self.sources.current().agent,
                 position = self.verifier.position(), "an agent with credit sent nothing for --read-timeout: asking again");
             self.count_resume("stalled");
         }
@@ -170,6 +170,6 @@ impl Feed {
 
     fn count_resume(&self, reason: &str) {
         self.transfers.metrics.resumes.with_label_values(&[reason]).inc();
-        tracing::debug!(transfer = %self.live.id, reason, position = self.verifier.position(), "asking again");
+        tracing::debug!(transfer = self.live.id.0, reason, position = self.verifier.position(), "asking again");
     }
 }

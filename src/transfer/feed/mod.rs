@@ -154,7 +154,7 @@ impl Feed {
         {
             // Whoever ended it from outside left the reason there.
             let error = self.pipe.error().unwrap_or(error);
-            tracing::warn!(transfer = %self.live.id, sha256 = %self.sha256, position = self.verifier.position(),
+            tracing::warn!(transfer = self.live.id.0, sha256 = %self.sha256, position = self.verifier.position(),
                 error = error.code(), "a transfer was cut");
         }
         self.pipe.finish(end);
