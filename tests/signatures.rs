@@ -639,7 +639,7 @@ async fn a_signature_that_expired_while_its_request_waited_is_worth_nothing() {
 
 #[tokio::test]
 async fn a_set_that_cannot_be_renewed_goes_on_serving() {
-    let gateway = builder().start().await;
+    let gateway = builder().with(|layer| layer.failed_auth_rate = Some(0)).start().await;
     let mut agent = SigningAgent::start(&[1]).await;
     gateway.put_chat("c", &[&agent.principal()]).await;
     let outcome = async |agent: &SigningAgent| ask(&gateway, &agent.sign(&gateway, "GET", "/v1/chats/c/sets")).await;

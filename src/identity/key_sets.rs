@@ -19,7 +19,7 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Fetches at once. They have bounds of their own, so that no other fetch keeps an agent out.
 const FETCHES: Bounds = Bounds { total: 128, per_host: 4, waiting: 64, lookups: 64, lookups_per_domain: 16 };
 /// The same for strangers, who may name any host and as many as they like: few places, and hardly any waiting.
-const STRANGERS: Bounds = Bounds { total: 32, per_host: 2, waiting: 4, lookups: 16, lookups_per_domain: 2 };
+const STRANGERS: Bounds = Bounds { total: 32, per_host: 2, waiting: 16, lookups: 16, lookups_per_domain: 2 };
 /// How long an answer that is no set is remembered.
 const FAILURE: Duration = Duration::from_secs(60);
 /// How long it is remembered that nobody could be asked: whoever waited for that fetch does not make another.

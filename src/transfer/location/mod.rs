@@ -44,9 +44,6 @@ pub enum Refusal {
     /// This gateway's own URL: whatever it has for the reader is among the sources already.
     #[error("the place is this gateway itself")]
     Own,
-    /// The set's task cannot be named to it.
-    #[error("the task's name does not fit into a header")]
-    Task,
     /// It takes no more transfers now.
     #[error("the place is busy")]
     Busy(Duration),
@@ -76,7 +73,6 @@ impl Refusal {
         match self {
             Self::Unsupported => "location_kind_unsupported",
             Self::Own => "own",
-            Self::Task => "task",
             Self::Busy(_) => "busy",
             Self::Gone(_) => "gone",
             Self::Wrong(_) => "wrong",
@@ -85,8 +81,7 @@ impl Refusal {
     }
 }
 
-const OUTCOMES: [&str; 8] =
-    ["answered", "location_kind_unsupported", "own", "task", "busy", "gone", "wrong", "unreachable"];
+const OUTCOMES: [&str; 7] = ["answered", "location_kind_unsupported", "own", "busy", "gone", "wrong", "unreachable"];
 const KINDS: [&str; 5] = ["https", "s3", "robutler", "oci", "other"];
 
 /// A range of a blob.
@@ -163,10 +158,13 @@ impl Locations {
                 let by_hash = names(&url, &wanted.sha256);
                 let mut fetch = range_of(url, wanted, timeout);
                 fetch.headers.insert(VIA, HeaderValue::from_static(VIA_NAME));
-                if let Some(task) = &remote.task {
-                    // Without it the place would only refuse.
-                    let task = HeaderValue::from_str(task).map_err(|_| Refusal::Task)?;
-                    fetch.headers.insert(ARTIFACT_TASK, task);
+                // Beyond ASCII, servers read a field's bytes in different ways (RFC 9110 section 5.5).
+                match remote.task.as_deref().map(|task| HeaderValue::from_str(task).ok().filter(|_| task.is_ascii())) {
+                    Some(Some(task)) => drop(fetch.headers.insert(ARTIFACT_TASK, task)),
+                    Some(None) => {
+                        tracing::info!(sha256 = %wanted.sha256, "a place is asked without the task, whose name is no ASCII");
+                    }
+                    None => {}
                 }
                 if remote.signed && by_hash {
                     let Fetch { url, headers, .. } = &mut fetch;
