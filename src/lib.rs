@@ -18,6 +18,7 @@
 //! - [`store`], [`outbound`]: everything that outlives the process, and all SQL; the one client for the gateway's own
 //!   fetches
 //! - [`identity`]: who is calling
+//! - [`events`]: what happens in a chat, told while it happens
 //! - [`access`]: who may read what
 //! - [`audit`]: who read what
 //! - [`agents`]: who is connected, and the reads in flight
@@ -43,6 +44,8 @@ pub mod outbound;
 pub mod store;
 
 pub mod identity;
+
+pub mod events;
 
 pub mod access;
 

@@ -10,7 +10,7 @@ use sluice::clock::Clock;
 use sluice::config::{ConfigArgs, Settings};
 use sluice::demo::{self, DemoOptions};
 use sluice::logging::{self, LogFormat};
-use sluice::producer::{self, AgentOptions};
+use sluice::producer::{self, AgentOptions, EndpointOptions};
 
 /// The command line was misunderstood.
 const USAGE: u8 = 2;
@@ -76,8 +76,10 @@ fn run(command: Command) -> anyhow::Result<()> {
 
 /// Serves a folder until SIGINT or SIGTERM (a second one ends it at once), and tells on standard error what happens.
 async fn agent(args: AgentArgs) -> anyhow::Result<()> {
-    let AgentArgs { dir, gateway, token, name, session, task, data, watch, hidden } = args;
-    let options = AgentOptions { name, session, task, data, watch, hidden, ..AgentOptions::new(dir, gateway, token) };
+    let AgentArgs { dir, gateway, token, name, session, task, data, watch, hidden, serve, serve_url: url } = args;
+    let serve = serve.map(|listen| EndpointOptions { url, ..EndpointOptions::new(listen) });
+    let options =
+        AgentOptions { name, session, task, data, watch, hidden, serve, ..AgentOptions::new(dir, gateway, token) };
     let signals = Signals::listen()?;
     let stop = signals.stop();
     signals.obeyed_by(async { Ok(producer::run(options, stop, terminal::show).await?) }).await

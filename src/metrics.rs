@@ -62,6 +62,10 @@ pub struct Metrics {
     pub requests_limited: IntCounterVec,
     /// The gateway's own fetches, by `outcome`: `answered` or the error's code.
     pub fetches: IntCounterVec,
+    /// Readers of chats' events.
+    pub event_subscribers: IntGauge,
+    /// Events that readers were too slow for.
+    pub events_dropped: IntCounter,
     /// HTTP requests answered, by `route` and `status`.
     pub requests: IntCounterVec,
     /// 1 while the database answers and takes what is written.
@@ -115,6 +119,8 @@ impl Metrics {
                 &["limit"],
             )?,
             fetches: counters(&r, "sluice_fetches_total", "The gateway's own fetches.", &["outcome"])?,
+            event_subscribers: gauge(&r, "sluice_event_subscribers", "Readers of chats' events.")?,
+            events_dropped: counter(&r, "sluice_events_dropped_total", "Events that readers were too slow for.")?,
             requests: counters(&r, "sluice_http_requests_total", "HTTP requests answered.", &["route", "status"])?,
             database_up: gauge(&r, "sluice_database_up", "1 while the database answers and takes what is written.")?,
             registry: r,

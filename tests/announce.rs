@@ -20,9 +20,10 @@ use db::TestDatabase;
 use serde_json::{Value, json};
 use sets::{id, open, read, value};
 use sluice::agents::{OpenSession, Text};
+use sluice::events::{self, Events};
 use sluice::metrics::Metrics;
-use sluice::protocol::{Sha256, manifest};
-use sluice::sets::{Accepted, AnnounceCode, Announcer, Decision, Refusal, SetLimits, Sets};
+use sluice::protocol::{Principal, Sha256, manifest};
+use sluice::sets::{Accepted, AnnounceCode, Announcer, Decision, IsOnline, Refusal, SetLimits, Sets};
 use sluice::store::{Binding, Quota, Store};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -57,7 +58,9 @@ async fn house(database: &TestDatabase, limits: SetLimits) -> House {
     let draining = CancellationToken::new();
     let is_open = Arc::new(|session: &_| *session == id("somewhere else"));
     let agents = Arc::new(Blobs::default());
-    let sets = Sets::new(store.clone(), metrics.clone(), limits, is_open, agents.fetch(), draining.clone());
+    let events = Events::new(events::Limits::default(), metrics.clone());
+    let tell = (events, Arc::new(|_: &Principal| true) as IsOnline);
+    let sets = Sets::new(store.clone(), metrics.clone(), limits, is_open, agents.fetch(), tell, draining.clone());
     House { store, metrics, draining, sets, agents }
 }
 

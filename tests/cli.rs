@@ -144,6 +144,24 @@ fn settings_that_cannot_work_are_one_line_and_exit_code_1() {
 }
 
 #[test]
+fn an_agent_that_cannot_work_says_so_once_and_ends_with_exit_code_1() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("a"), "a").unwrap();
+    let gateway = ["--gateway", "http://127.0.0.1:1", "--token", "t", "--name", "flow"];
+    for (args, named) in [
+        (&["--gateway", "ftp://a.example", "--token", "t", "--name", "flow"][..], "is not a scheme to dial"),
+        (&[&gateway[..], &["--serve", "0.0.0.0:0"]].concat(), "--serve-url"),
+        (
+            &[&gateway[..], &["--serve", "127.0.0.1:0", "--serve-url", "http://a.example"]].concat(),
+            "is an https URL (http only to loopback)",
+        ),
+    ] {
+        let line = failure(&run(dir.path(), &[&["agent", "."], args].concat()), 1);
+        assert_eq!(line.matches(named).count(), 1, "{line}");
+    }
+}
+
+#[test]
 fn check_changes_nothing_and_migrate_makes_the_database() {
     let dir = tempfile::tempdir().unwrap();
     let data = ["--data-dir", "a:b c?d%20#"];

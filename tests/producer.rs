@@ -7,50 +7,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sluice::producer::{AgentError, AgentEvent, AgentOptions, Backoff, run};
+use sluice::producer::{AgentError, AgentEvent, AgentOptions, Backoff};
 use support::platform::{Peer, Platform, ReadEnd, within};
+use support::running::{Running, folder};
 use support::{bytes, sha256};
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 use tokio_tungstenite::tungstenite::Message;
-use tokio_util::sync::CancellationToken;
-
-/// An agent that runs.
-struct Running {
-    task: JoinHandle<Result<(), AgentError>>,
-    shutdown: CancellationToken,
-    events: mpsc::Receiver<AgentEvent>,
-}
-
-impl Running {
-    #[expect(clippy::disallowed_methods, reason = "tests have no task tracker to wait for")]
-    fn start(options: AgentOptions) -> Self {
-        let (sink, events) = mpsc::channel(10_000);
-        let shutdown = CancellationToken::new();
-        let task = tokio::spawn(run(options, shutdown.clone(), move |event| sink.try_send(event).unwrap()));
-        Self { task, shutdown, events }
-    }
-
-    async fn event(&mut self, wanted: impl Fn(&AgentEvent) -> bool) -> AgentEvent {
-        loop {
-            let event = within(self.events.recv()).await.expect("the agent ended");
-            if wanted(&event) {
-                return event;
-            }
-        }
-    }
-
-    /// Ends it from outside.
-    async fn stop(self) {
-        self.shutdown.cancel();
-        within(self.task).await.unwrap().unwrap();
-    }
-
-    /// Waits for it to end by itself.
-    async fn error(self) -> AgentError {
-        within(self.task).await.unwrap().unwrap_err()
-    }
-}
 
 fn options(dir: &Path, platform: &Platform) -> AgentOptions {
     AgentOptions {
@@ -60,16 +21,6 @@ fn options(dir: &Path, platform: &Platform) -> AgentOptions {
         settle: Duration::from_millis(50),
         ..AgentOptions::new(dir, &platform.url, "the-token")
     }
-}
-
-fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    for (path, bytes) in files {
-        let location = dir.path().join(path);
-        std::fs::create_dir_all(location.parent().unwrap()).unwrap();
-        std::fs::write(location, bytes).unwrap();
-    }
-    dir
 }
 
 async fn refusal_of(peer: &mut Peer, frame: Value) -> Value {

@@ -52,6 +52,7 @@ const TABLE: &[Row] = &[
     ("/v1/chats/{chat}/sets/{set}", For::Visitors, &[("GET", None)]),
     ("/v1/chats/{chat}/sets/{set}/entries", For::Visitors, &[("GET", None)]),
     ("/v1/chats/{chat}/sets/{set}/files/{*path}", For::Visitors, &[("GET", None)]),
+    ("/v1/chats/{chat}/events", For::Visitors, &[("GET", None)]),
     ("/v1/chats/{chat}/files", For::Visitors, &[("GET", None)]),
     ("/v1/chats/{chat}/files/{file}/versions", For::Visitors, &[("GET", None)]),
     ("/v1/chats/{chat}/files/{file}/versions/{version}", For::Visitors, &[("GET", None)]),
@@ -264,6 +265,7 @@ impl House {
             ("if-none-match", "*"),
             ("if-match", "\"x\""),
             ("artifact-task", "t"),
+            ("last-event-id", "0000000000000000-0"),
         ];
         let conditions = if ["GET", "HEAD"].contains(&method) { &conditions[..] } else { &conditions[..1] };
         for extra in conditions {

@@ -12,6 +12,7 @@ use db::TestDatabase;
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use sluice::agents::{OpenSession, Text};
+use sluice::events::{self, Events};
 use sluice::metrics::Metrics;
 use sluice::protocol::{Sha256, manifest};
 use sluice::sets::{Announcer, Decision, SetLimits, Sets};
@@ -42,12 +43,14 @@ async fn measure(name: &str, database: &TestDatabase) {
         let (agent, session) = (agent.parse().unwrap(), agent.parse().unwrap());
         store.bind_session(&agent, &session, &chat.parse().unwrap()).await.unwrap();
     }
+    let metrics = Arc::new(Metrics::new().unwrap());
     let sets = Sets::new(
         store,
-        Arc::new(Metrics::new().unwrap()),
+        metrics.clone(),
         SetLimits { deadline: Duration::from_secs(60), ..SetLimits::default() },
         Arc::new(|_| false),
         Arc::new(|_, _, _| async { Err(TransferError::BlobGone) }.boxed()),
+        (Events::new(events::Limits::default(), metrics), Arc::new(|_| true)),
         CancellationToken::new(),
     );
     let small: Vec<Text> = (0..200).map(|n| frame("agent:small", &manifest_of(n, 2, 0))).collect();

@@ -179,6 +179,15 @@ impl Access {
         Ok(matches!(answer, Answer::Participant(true)))
     }
 
+    /// The chat that the caller takes part in, as it was made, when its credential is good for it. Not remembered: whoever
+    /// asks stays.
+    pub async fn place(&self, caller: &Caller, chat: &ChatId) -> Result<Option<Place>, StoreError> {
+        if !caller.covers(chat) {
+            return Ok(None);
+        }
+        self.store.place_of(chat, &caller.principal).await
+    }
+
     /// A file of a chat's set. `None` when there is none, or the caller may not read it.
     pub async fn file(
         &self,

@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 
 use super::mailbox::Mailbox;
 use super::slots::Slots;
+use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::protocol::{AgentName, Principal, SessionId};
 
@@ -92,17 +93,19 @@ pub struct Registry {
     sessions: DashSet<SessionId>,
     next: AtomicU64,
     metrics: Arc<Metrics>,
+    events: Events,
 }
 
 impl Registry {
     /// Nobody is connected.
-    pub fn new(metrics: Arc<Metrics>) -> Self {
+    pub fn new(metrics: Arc<Metrics>, events: Events) -> Self {
         Self {
             agents: DashMap::new(),
             waiting: DashMap::new(),
             sessions: DashSet::new(),
             next: AtomicU64::new(1),
             metrics,
+            events,
         }
     }
 
@@ -140,10 +143,12 @@ impl Registry {
             Kind::Data => &mut presence.data,
         };
         let old = place.replace(link).filter(|old| old.id != id);
-        drop(presence);
         if fresh {
             self.metrics.agents_online.inc();
+            // While nobody else can change it, so that what is told last is so.
+            self.events.agent(agent, name, true);
         }
+        drop(presence);
         if let Some(old) = old {
             old.mailbox.supersede(agent);
         }
@@ -158,8 +163,9 @@ impl Registry {
         presence.control.take_if(|link| link.id == id);
         presence.data.take_if(|link| link.id == id);
         if presence.control.is_none() && presence.data.is_none() {
-            entry.remove();
             self.metrics.agents_online.dec();
+            self.events.agent(agent, &presence.name, false);
+            entry.remove();
         }
     }
 
@@ -224,8 +230,10 @@ impl Registry {
 
     /// Ends an agent's connections: it no longer holds its name.
     pub fn evict(&self, agent: &Principal) {
-        let Some((_, presence)) = self.agents.remove(agent) else { return };
+        let Entry::Occupied(entry) = self.agents.entry(agent.clone()) else { return };
         self.metrics.agents_online.dec();
+        self.events.agent(agent, &entry.get().name, false);
+        let presence = entry.remove();
         for link in presence.control.into_iter().chain(presence.data) {
             link.mailbox.evict(agent);
         }
@@ -280,9 +288,11 @@ impl Drop for Waiter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::events::Limits;
 
     fn registry() -> Registry {
-        Registry::new(Arc::new(Metrics::new().unwrap()))
+        let metrics = Arc::new(Metrics::new().unwrap());
+        Registry::new(metrics.clone(), Events::new(Limits::default(), metrics))
     }
 
     fn agent() -> (Principal, AgentName) {

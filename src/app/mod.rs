@@ -22,6 +22,7 @@ use crate::agents::{Agents, Gate, Registry, Timing};
 use crate::audit::Audit;
 use crate::clock::Clock;
 use crate::config::{PublicUrl, Settings};
+use crate::events::{self, Events};
 use crate::http::limit::Limiter;
 use crate::http::ops::{self, Hosts, Ops, Probe};
 use crate::http::server::{self, Limits, Listener, PerAddress};
@@ -30,7 +31,7 @@ use crate::identity::{GatewayKey, HandedOut, Platform, Signatures, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::{Bounds, Outbound};
 use crate::protocol::signature::{self, Rules};
-use crate::sets::{Fetch, IsOpen, SetLimits, Sets};
+use crate::sets::{Fetch, IsOnline, IsOpen, SetLimits, Sets};
 use crate::store::{Migrated, OpenError, Store, StoreOptions};
 use crate::transfer::location::Locations;
 use crate::transfer::{self, Transfers};
@@ -110,8 +111,9 @@ impl Gateway {
             (store.clone(), clock.clone(), metrics.clone()),
             tracker.clone(),
         );
+        let events = Events::new(events::Limits::default(), metrics.clone());
         let agents = Arc::new(Agents {
-            registry: Registry::new(metrics.clone()),
+            registry: Registry::new(metrics.clone(), events.clone()),
             gate: Gate::new(tokens.clone(), signatures.clone(), store.clone(), clock.clone()),
             metrics: metrics.clone(),
             clock: clock.clone(),
@@ -132,11 +134,13 @@ impl Gateway {
         };
         let registry = Arc::clone(&agents);
         let is_open: IsOpen = Arc::new(move |session| registry.registry.is_session(session));
+        let registry = Arc::clone(&agents);
+        let is_online: IsOnline = Arc::new(move |agent| registry.registry.is_online(agent));
         let own = public_url.to_string();
         let locations = Locations::new(&outbound, key.clone(), &own, clock.clone(), metrics.clone());
         let access = Access::new(store.clone(), ACCESS_BYTES);
-        let transfers =
-            Transfers::new(Arc::clone(&agents), access.clone(), locations, limits, (tracker.clone(), cut.clone()));
+        let running = (tracker.clone(), cut.clone(), events.clone());
+        let transfers = Transfers::new(Arc::clone(&agents), access.clone(), locations, limits, running);
         let reads = Arc::clone(&transfers);
         let fetch: Fetch = Arc::new(move |agent, readable, brought| {
             let transfers = Arc::clone(&reads);
@@ -163,7 +167,17 @@ impl Gateway {
             public_url: Arc::new(public_url),
             require_task: settings.require_task,
             access,
-            sets: Sets::new(store.clone(), metrics, set_limits, is_open, fetch, draining.clone()),
+            sets: Sets::new(
+                store.clone(),
+                metrics,
+                set_limits,
+                is_open,
+                fetch,
+                (events.clone(), is_online),
+                draining.clone(),
+            ),
+            events,
+            draining: draining.clone(),
             store,
             transfers,
             agents,
@@ -248,6 +262,7 @@ impl Gateway {
             serving,
             operating,
             state.transfers.watch(&drained),
+            http::events::watch(&state, settings.stall_timeout, &drained),
             watch_database(&state, &writable, &draining),
             sweep::run(state.store.clone(), state.clock.clone(), &state.metrics, retention, draining.clone()),
         );

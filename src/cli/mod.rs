@@ -5,6 +5,7 @@ pub mod token;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -96,6 +97,12 @@ pub struct AgentArgs {
     /// Serve hidden files too: those whose name, or a folder's above them, begins with a dot
     #[arg(long)]
     pub hidden: bool,
+    /// Serve the gateway's signed requests on this address too, over HTTP; announced before the connection
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub serve: Option<SocketAddr>,
+    /// Public URL of --serve behind a proxy with TLS, which keeps Host and path [default: http://ADDR:PORT, loopback only]
+    #[arg(long, value_name = "URL", requires = "serve")]
+    pub serve_url: Option<String>,
 }
 
 impl fmt::Debug for AgentArgs {
@@ -196,6 +203,8 @@ mod tests {
             &["serve", "--listen", "x"],
             &["serve", "--resume-window", "90"],
             &["agent"],
+            &["agent", "out", "--gateway", "http://127.0.0.1:1", "--token", "t", "--serve", "9300"],
+            &["agent", "out", "--gateway", "http://127.0.0.1:1", "--token", "t", "--serve-url", "https://a.example"],
             &["fly"],
             &["token"],
             &[],
@@ -215,6 +224,8 @@ mod tests {
     fn an_error_with_its_causes_is_one_line() {
         let error = anyhow::anyhow!("the cause,\n  in two lines").context("it failed");
         assert_eq!(error_line(&error), "error: it failed: the cause, in two lines");
+        let told = anyhow::anyhow!("no room").context("cannot write (no room); make some").context("it failed");
+        assert_eq!(error_line(&told), "error: it failed: cannot write (no room); make some");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use http::header::{
     ACCEPT_RANGES, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_SECURITY_POLICY,
-    CONTENT_TYPE, ETAG, RANGE, X_CONTENT_TYPE_OPTIONS,
+    CONTENT_TYPE, ETAG, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
@@ -93,7 +93,7 @@ pub async fn serve(
         Precondition::PreconditionFailed => return Err(Problem::PreconditionFailed),
         Precondition::NotModified => return Ok(not_modified(&etag)),
         // Range means something for GET only (RFC 9110 section 14.2).
-        Precondition::Proceed { range: true } if method == Method::GET => selection(headers, size),
+        Precondition::Proceed { range: true } if method == Method::GET => Selection::asked(headers, size),
         Precondition::Proceed { .. } => Selection::Whole,
     };
     let range = match selection {
@@ -170,15 +170,6 @@ fn not_modified(etag: &EntityTag) -> Response {
 
 fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) -> bool {
     HeaderValue::from_str(value).map(|value| headers.insert(name, value)).is_ok()
-}
-
-/// Range in two lines is a list of several ranges (RFC 9110 section 5.3).
-fn selection(headers: &HeaderMap, size: u64) -> Selection {
-    let mut all = headers.get_all(RANGE).iter();
-    match (all.next(), all.next()) {
-        (Some(range), None) => Selection::of(Some(range.as_bytes()), size),
-        _ => Selection::Whole,
-    }
 }
 
 fn slice(content: &Bytes, range: ByteRange) -> Bytes {

@@ -122,6 +122,12 @@ pub enum Problem {
         /// When to try again.
         retry_after: Duration,
     },
+    /// As many streams of events as there may be are open.
+    #[error("too many event streams are open; try again")]
+    TooManyStreams {
+        /// When to try again.
+        retry_after: Duration,
+    },
     /// Something the gateway needs, such as its database, does not answer.
     #[error("the gateway cannot answer at the moment")]
     Unavailable,
@@ -172,7 +178,9 @@ impl Problem {
             Self::HashMismatch => (StatusCode::BAD_GATEWAY, "hash_mismatch"),
             Self::AgentOffline { .. } => (StatusCode::SERVICE_UNAVAILABLE, "agent_offline"),
             Self::TooManyTransfers { .. } => (StatusCode::SERVICE_UNAVAILABLE, "too_many_transfers"),
-            Self::Busy { .. } | Self::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+            Self::Busy { .. } | Self::TooManyStreams { .. } | Self::Unavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
+            }
         }
     }
 
@@ -181,6 +189,7 @@ impl Problem {
             Self::RateLimited { retry_after }
             | Self::AgentOffline { retry_after }
             | Self::Busy { retry_after }
+            | Self::TooManyStreams { retry_after }
             | Self::TooManyTransfers { retry_after, .. } => Some(*retry_after),
             Self::Unavailable => Some(SOON),
             _ => None,
@@ -321,6 +330,7 @@ mod tests {
             Problem::Unavailable,
             Problem::RateLimited { retry_after: soon },
             Problem::AgentOffline { retry_after: soon },
+            Problem::TooManyStreams { retry_after: soon },
         ] {
             assert!(problem.headers().contains_key(RETRY_AFTER), "{problem:?}");
         }

@@ -9,6 +9,7 @@ pub mod blobs;
 pub mod connect;
 pub mod download;
 pub mod error;
+pub mod events;
 pub mod json;
 mod keyed;
 pub mod keys;
@@ -40,6 +41,7 @@ use crate::agents::Agents;
 use crate::audit::Audit;
 use crate::clock::Clock;
 use crate::config::PublicUrl;
+use crate::events::Events;
 use crate::identity::{GatewayKey, HandedOut, Signatures, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::Outbound;
@@ -78,6 +80,8 @@ pub struct AppState {
     pub agents: Arc<Agents>,
     /// What is read.
     pub transfers: Arc<Transfers>,
+    /// What happens in chats, for those who want to know at once.
+    pub events: Events,
     /// Cookies and links.
     pub handed_out: HandedOut,
     /// How long a browser stays signed in at most.
@@ -92,6 +96,8 @@ pub struct AppState {
     pub cut: CancellationToken,
     /// Where tasks run that shutdown waits for.
     pub tracker: TaskTracker,
+    /// Cancelled when the gateway begins to drain.
+    pub draining: CancellationToken,
 }
 
 impl fmt::Debug for AppState {
@@ -118,6 +124,7 @@ pub fn routes() -> Routes {
         .merge(transfers::routes())
         .merge(audit::routes())
         .merge(native::routes())
+        .merge(events::routes())
         .merge(links::routes())
         .merge(signin::routes())
         .merge(downloads())

@@ -76,6 +76,7 @@ async fn put_chat(
         return Err(Problem::BadRequest("a title has at most 1024 bytes, and no control characters".into()));
     }
     let new = state.store.put_chat(&chat, body.title.as_deref(), &body.participants).await?;
+    state.sets.look_up_agents_or_lose(&chat).await;
     let status = if new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, chat_view(&state.store, &chat).await?).into_response())
 }
@@ -102,7 +103,9 @@ async fn add_participant(
     PathOf((chat, principal)): PathOf<(ChatId, String)>,
 ) -> Result<StatusCode, Problem> {
     let principal: Principal = principal.parse().map_err(bad_request)?;
-    done(state.store.add_participant(&chat, &principal).await? == Added::Participant)
+    let added = state.store.add_participant(&chat, &principal).await?;
+    state.sets.look_up_agents_or_lose(&chat).await;
+    done(added == Added::Participant)
 }
 
 async fn remove_participant(
@@ -110,7 +113,9 @@ async fn remove_participant(
     State(state): State<AppState>,
     PathOf((chat, principal)): PathOf<(ChatId, Principal)>,
 ) -> Result<StatusCode, Problem> {
-    done(state.store.remove_participant(&chat, &principal).await?)
+    let removed = state.store.remove_participant(&chat, &principal).await?;
+    state.sets.look_up_agents_or_lose(&chat).await;
+    done(removed)
 }
 
 #[derive(Debug, Deserialize)]
@@ -136,7 +141,12 @@ async fn bind_session(
     let SessionBody { session_id, chat, agent } = body;
     let agent = resolve_agent(&state.store, &agent).await?;
     let status = match state.store.bind_session(&agent, &session_id, &chat).await? {
-        Binding::Bound(_) => StatusCode::CREATED,
+        Binding::Bound(sets) => {
+            if sets > 0 {
+                state.sets.tell_bound(&agent, &session_id, &chat).await;
+            }
+            StatusCode::CREATED
+        }
         Binding::Unchanged => StatusCode::OK,
         Binding::Conflict => return Err(Problem::Conflict("the session is bound to another agent or chat".into())),
         Binding::NoSuchChat => return Err(Problem::NotFound),

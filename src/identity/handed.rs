@@ -37,10 +37,18 @@ impl HandedOut {
 
     /// Whom a cookie stands for. None when it is unknown, or has had its time.
     pub async fn browser(&self, cookie: &OpaqueSecret) -> Result<Option<Caller>, StoreError> {
+        Ok(self.browser_until(cookie).await?.map(|(caller, _)| caller))
+    }
+
+    /// The same, and until when, in Unix milliseconds.
+    pub async fn browser_until(&self, cookie: &OpaqueSecret) -> Result<Option<(Caller, i64)>, StoreError> {
         let hash = self.hash(Purpose::Browser, cookie);
         let found = self.browsers.get(&self.store, &hash, self.store.browser(&hash)).await?;
         let found = found.filter(|browser| browser.expires_at > self.clock.unix_millis());
-        Ok(found.map(|browser| Caller { principal: browser.principal, chats: browser.chats.map(Arc::from) }))
+        Ok(found.map(|browser| {
+            let caller = Caller { principal: browser.principal, chats: browser.chats.map(Arc::from) };
+            (caller, browser.expires_at)
+        }))
     }
 
     /// What a link leads to, and who made it. None when it is unknown, or has had its time.

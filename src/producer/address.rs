@@ -30,7 +30,7 @@ pub(super) struct Address {
     pub(super) host: String,
     pub(super) port: u16,
     /// As it goes into the `Host` header.
-    authority: String,
+    pub(super) authority: String,
     path: String,
     query: Option<String>,
 }

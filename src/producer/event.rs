@@ -46,6 +46,11 @@ pub enum AgentEvent {
         /// Why it cannot be read.
         reason: String,
     },
+    /// The producer endpoint is open.
+    Serving {
+        /// Its public URL.
+        url: String,
+    },
     /// A session is open on the control connection.
     Connected {
         /// The control session.
@@ -115,6 +120,7 @@ impl fmt::Display for AgentEvent {
                 "cannot serve {path:?}: {reason}; whoever asked for it got an error (start again, or use --watch, to \
                  publish it as it is now)"
             ),
+            Self::Serving { url } => write!(f, "serving the gateway at {url}"),
             Self::Connected { session } => write!(f, "connected, session {session}"),
             Self::Disconnected { reason, retry_in } => {
                 write!(f, "not connected: {reason}; trying again in {retry_in:.1?}")

@@ -1,5 +1,5 @@
 //! The agent's side of the relay: publishes a folder, holds the outbound connections, announces the set and serves
-//! the platform's reads (specification sections 1 and 4).
+//! the platform's reads (specification sections 1 and 4), or the files themselves (section 2).
 //!
 //! Owns everything behind `sluice agent`. Talks to a gateway over the wire only and knows nothing of the gateway's own
 //! modules, so that what it proves about the protocol is not proved by shared code.
@@ -9,6 +9,7 @@ mod backoff;
 mod connection;
 mod control;
 mod data;
+mod endpoint;
 mod event;
 mod fetch;
 mod folder;
@@ -31,10 +32,13 @@ use tokio_util::sync::CancellationToken;
 
 pub use address::InvalidGatewayUrl;
 pub use backoff::Backoff;
+pub use endpoint::{EndpointError, EndpointOptions, InvalidEndpointUrl};
 pub use event::AgentEvent;
 pub use folder::{FolderError, SkipReason};
 pub use publish::{PublishError, PublishedSet};
 pub use registry::Registry;
+
+use endpoint::Endpoint;
 
 use crate::clock::Clock;
 use crate::protocol::{AgentName, SessionId, TaskId};
@@ -62,6 +66,8 @@ pub struct AgentOptions {
     pub watch: bool,
     /// Whether to publish hidden files too: those whose name, or a folder's above them, begins with a dot.
     pub hidden: bool,
+    /// The producer endpoint, if the agent's files are to be served over HTTP too.
+    pub serve: Option<EndpointOptions>,
     /// The delays between attempts to connect.
     pub backoff: Backoff,
     /// How long to wait for the first session before giving up.
@@ -89,6 +95,7 @@ impl AgentOptions {
             data: false,
             watch: false,
             hidden: false,
+            serve: None,
             backoff: Backoff::default(),
             session_timeout: Duration::from_secs(30),
             confirm_window: Duration::from_secs(2),
@@ -126,6 +133,9 @@ pub enum AgentError {
          with --name"
     )]
     NoName,
+    /// The producer endpoint cannot be.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
     /// The folder could not be published.
     #[error(transparent)]
     Publish(#[from] PublishError),
@@ -174,13 +184,14 @@ fn advice(code: &str) -> &'static str {
     }
 }
 
-/// Publishes the folder, connects, announces the set and serves reads until `shutdown` is cancelled.
+/// Publishes the folder, connects, announces the set and serves reads, where asked to also over HTTP, until `shutdown` is
+/// cancelled.
 ///
 /// A dropped connection is dialled again for ever, with back-off; after a reconnect nothing is announced again unless
 /// the folder was watched and changed (specification section 4).
 ///
 /// # Errors
-/// What no retry can mend: options that cannot work, a folder that cannot be published, no session within the time
+/// What no retry can mend: options that cannot work, an address that cannot be listened on, a folder that cannot be published, no session within the time
 /// allowed, a refused token or session, a takeover by another connection.
 pub async fn run(
     options: AgentOptions,
@@ -195,6 +206,17 @@ pub async fn run(
     let registry = Arc::new(Registry::default());
     let address = address::Address::parse(&options.gateway)?;
     let agent_url = address.agent_url(&name);
+    let endpoint = match options.serve.clone() {
+        Some(serve) => {
+            let (task, clock) = (options.task.clone(), options.clock.clone());
+            Some(Endpoint::bind(serve, &address, registry.clone(), task, clock).await?)
+        }
+        None => None,
+    };
+    let base = endpoint.as_ref().map(|endpoint| endpoint.base().clone());
+    if let Some(base) = &base {
+        events(AgentEvent::Serving { url: base.url().to_owned() });
+    }
     let agent = connection::Agent {
         dialler: connection::Dialler::new(address, &options.token)?,
         name: name.clone(),
@@ -204,8 +226,15 @@ pub async fn run(
         shutdown: shutdown.clone(),
         options,
     };
-    let publisher =
-        publish::Publisher::new(&agent.options, name, agent_url, registry, events.clone(), shutdown.child_token());
+    let publisher = publish::Publisher::new(
+        &agent.options,
+        name,
+        agent_url,
+        base,
+        registry,
+        events.clone(),
+        shutdown.child_token(),
+    );
 
     // One set may wait to be announced while the next is hashed.
     let (sets, to_announce) = mpsc::channel(1);
@@ -225,7 +254,13 @@ pub async fn run(
         }
         tokio::try_join!(control::hold(&agent, to_announce, session), data::hold(&agent, sessions)).map(drop)
     };
-    tokio::try_join!(publishing, connecting)?;
+    let serving = async {
+        if let Some(endpoint) = endpoint {
+            endpoint.serve(&shutdown).await;
+        }
+        Ok(())
+    };
+    tokio::try_join!(publishing, connecting, serving)?;
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use std::thread;
 
 use tokio_util::sync::CancellationToken;
 
+use super::endpoint::Base;
 use super::folder::{self, Fingerprint, FolderError, FoundFile, SkipReason};
 use super::registry::{PublishedFile, Registry};
 use super::{AgentEvent, AgentOptions, EventSink, media_type};
@@ -67,6 +68,8 @@ pub(super) struct Publisher {
     dir: PathBuf,
     agent: AgentName,
     agent_url: String,
+    /// The producer endpoint, if there is one.
+    endpoint: Option<Base>,
     task: Option<TaskId>,
     hidden: bool,
     clock: Clock,
@@ -85,6 +88,7 @@ impl Publisher {
         options: &AgentOptions,
         agent: AgentName,
         agent_url: String,
+        endpoint: Option<Base>,
         registry: Arc<Registry>,
         events: EventSink,
         stop: CancellationToken,
@@ -93,6 +97,7 @@ impl Publisher {
             dir: options.dir.clone(),
             agent,
             agent_url,
+            endpoint,
             task: options.task.clone(),
             hidden: options.hidden,
             clock: options.clock.clone(),
@@ -157,8 +162,8 @@ impl Publisher {
             producer_agent: self.agent_url.clone(),
             producer_task: self.task.as_ref().map(|task| task.as_str().to_owned()),
             producer_name: Some(self.agent.as_str().to_owned()),
-            entries,
-            locations: vec![Location { kind: LocationKind::Relay, target: self.agent.as_str().to_owned() }],
+            entries: entries.into_iter().map(|entry| self.located(entry)).collect(),
+            locations: vec![self.relay()],
         }
         .finish()?;
         self.registry.add_manifest(manifest.identity, manifest.canonical.clone());
@@ -168,6 +173,18 @@ impl Publisher {
             bytes: manifest.entries.iter().map(|entry| entry.size).sum(),
         });
         Ok(Some(PublishedSet { manifest: Arc::new(manifest) }))
+    }
+
+    fn relay(&self) -> Location {
+        Location { kind: LocationKind::Relay, target: self.agent.as_str().to_owned() }
+    }
+
+    /// The entry with its own locations, where it has any. The endpoint goes before the relay, as in the specification's
+    /// example: it costs the gateway no place on the agent's one connection, and is asked by readers that fetch
+    /// themselves. The relay carries on where it cannot be reached.
+    fn located(&self, entry: Entry) -> Entry {
+        let locations = self.endpoint.as_ref().map(|base| vec![base.location(&entry.sha256), self.relay()]);
+        Entry { locations, ..entry }
     }
 
     /// One entry per file, in the same order, hashed on a few threads; or why the file cannot be read.
@@ -286,6 +303,10 @@ mod tests {
     use crate::protocol::Sha256;
 
     fn publisher(dir: &Path) -> (Publisher, Arc<Mutex<Vec<AgentEvent>>>) {
+        publisher_at(dir, None)
+    }
+
+    fn publisher_at(dir: &Path, endpoint: Option<Base>) -> (Publisher, Arc<Mutex<Vec<AgentEvent>>>) {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let sink = seen.clone();
         let options = AgentOptions { clock: Clock::fixed(1_000), ..AgentOptions::new(dir, "http://gw", "t") };
@@ -296,6 +317,7 @@ mod tests {
                 &options,
                 name,
                 "http://gw/agents/mini".into(),
+                endpoint,
                 Arc::default(),
                 events,
                 CancellationToken::new(),
@@ -393,6 +415,21 @@ mod tests {
             publisher.publish().unwrap().unwrap().manifest.identity
         };
         assert_eq!(identity(1_000), identity(2_000));
+    }
+
+    #[test]
+    fn an_endpoint_goes_before_the_relay_in_every_entry() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("a"), "one").unwrap();
+        let base = Base::parse("https://agent.example/flow").unwrap();
+        let (mut publisher, _) = publisher_at(root.path(), Some(base));
+        let manifest = publisher.publish().unwrap().unwrap().manifest;
+        let relay = Location { kind: LocationKind::Relay, target: "mini".into() };
+        let url = format!("https://agent.example/flow/artifacts/blobs/sha256:{}", Sha256::of(b"one"));
+        let endpoint = Location { kind: LocationKind::Https, target: url };
+        assert_eq!(manifest.entries[0].locations, Some(vec![endpoint, relay.clone()]));
+        assert_eq!(manifest.locations, [relay]);
+        assert!(publisher.publish().unwrap().is_none());
     }
 
     #[cfg(unix)]

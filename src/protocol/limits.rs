@@ -30,6 +30,8 @@ pub const CREDIT_MAX: u32 = 1024;
 pub const READ_BYTES: u64 = 64 * 1024 * 1024;
 /// Concurrent reads that one relay serves.
 pub const CONCURRENT_READS: usize = 16;
+/// Concurrent transfers that one producer endpoint serves.
+pub const CONCURRENT_TRANSFERS: usize = 16;
 /// Longest request id, in bytes.
 pub const REQUEST_ID_BYTES: usize = 64;
 /// Largest integer that JSON carries exactly everywhere (2^53 - 1, RFC 7493 section 2.2).

@@ -1,5 +1,8 @@
 //! Byte ranges of a representation (RFC 9110 section 14).
 
+use http::HeaderMap;
+use http::header::RANGE;
+
 /// Longest `Range` header that is read. One range never needs more, and only one is ever served.
 const RANGE_HEADER_BYTES: usize = 256;
 
@@ -51,6 +54,16 @@ pub enum Selection {
 }
 
 impl Selection {
+    /// What a GET with these headers asks for of a representation of `complete_length` bytes. `Range` in two lines is a
+    /// list of several ranges (RFC 9110 section 5.3).
+    pub fn asked(headers: &HeaderMap, complete_length: u64) -> Self {
+        let mut all = headers.get_all(RANGE).iter();
+        match (all.next(), all.next()) {
+            (Some(range), None) => Self::of(Some(range.as_bytes()), complete_length),
+            _ => Self::Whole,
+        }
+    }
+
     /// Reads the `Range` header of a GET for a representation of `complete_length` bytes.
     ///
     /// A unit other than bytes, a header that is malformed, reversed (`5-2`) or too long, and several ranges select

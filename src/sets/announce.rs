@@ -33,6 +33,9 @@ impl Sets {
             Ok(Decision::Read(reading)) => Ok(Decision::Read(reading)),
             decided => {
                 self.count(decided.as_ref().map(drop).map_err(|(_, refused)| refused));
+                if let Ok(Decision::Accepted(accepted)) = &decided {
+                    self.tell(accepted).await;
+                }
                 decided.map_err(|(named, refused)| {
                     let (event_id, sha256) = named.unwrap_or_else(|| named_in(text.as_str()));
                     Refusal { event_id, sha256, error: refused.body() }

@@ -52,10 +52,10 @@ impl Sets {
             order,
         };
         let commit = self.store.commit_announcement(new).await.map_err(|error| Refused::of_store(&error))?;
-        let accepted = |chat, new| Ok(Some(Accepted { agent, chat, sha256, task: content.task, new }));
+        let accepted = |id, chat, new| Ok(Some(Accepted { id, agent, chat, sha256, task: content.task, new }));
         match commit {
-            Commit::Stored(stored) => accepted(stored.chat, stored.new),
-            Commit::Overtaken => accepted(None, false),
+            Commit::Stored(stored) => accepted(Some(stored.id), stored.chat, stored.new),
+            Commit::Overtaken => accepted(None, None, false),
             Commit::QuotaExceeded(exceeded) => Err(Refused::new(AnnounceCode::QuotaExceeded, exceeded.to_string())),
             Commit::ForeignSession => Err(session_unknown()),
             Commit::NotHeld => Ok(None),

@@ -122,7 +122,7 @@ pub(super) fn kind_name(kind: EntryKind) -> &'static str {
     }
 }
 
-fn item(set: SetRecord, now: i64) -> SetItem {
+pub(super) fn item(set: SetRecord, now: i64) -> SetItem {
     SetItem {
         sha256: set.sha256,
         task_id: set.task,

@@ -13,6 +13,7 @@ mod lanes;
 mod list;
 mod places;
 mod reading;
+mod tell;
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::Readable;
 use crate::agents::OpenSession;
+use crate::events::Events;
 use crate::metrics::Metrics;
 use crate::protocol::frames::ErrorBody;
 use crate::protocol::{ChatId, Principal, SessionId, Sha256, TaskId};
@@ -52,6 +54,8 @@ pub struct Announcer {
 /// A set that is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted {
+    /// Its announcement; none where a later one has taken its place already.
+    pub id: Option<i64>,
     /// Who announced it.
     pub agent: Principal,
     /// Where it can be read: nowhere while its session is not bound.
@@ -119,6 +123,9 @@ impl Default for SetLimits {
 /// Whether a control session is open on any connection.
 pub type IsOpen = Arc<dyn Fn(&SessionId) -> bool + Send + Sync>;
 
+/// Whether an agent is connected.
+pub type IsOnline = Arc<dyn Fn(&Principal) -> bool + Send + Sync>;
+
 /// Reads all of a blob for an agent, verified; the size has been bounded. Bytes are added to the count as they come.
 pub type Fetch =
     Arc<dyn Fn(Principal, Readable, Arc<AtomicU64>) -> BoxFuture<'static, Result<Bytes, TransferError>> + Send + Sync>;
@@ -131,6 +138,8 @@ pub struct Sets {
     limits: SetLimits,
     is_open: IsOpen,
     fetch: Fetch,
+    events: Events,
+    is_online: IsOnline,
     draining: CancellationToken,
     lanes: Lanes,
     places: Places,
@@ -145,13 +154,15 @@ impl fmt::Debug for Sets {
 }
 
 impl Sets {
-    /// Sets kept in `store`, their manifests read by `fetch` where they are not inlined. Once `draining` is cancelled every announcement is refused as `unavailable`.
+    /// Sets kept in `store`, their manifests read by `fetch` where they are not inlined. Their chats are told through
+    /// `events`. Once `draining` is cancelled every announcement is refused as `unavailable`.
     pub fn new(
         store: Store,
         metrics: Arc<Metrics>,
         limits: SetLimits,
         is_open: IsOpen,
         fetch: Fetch,
+        (events, is_online): (Events, IsOnline),
         draining: CancellationToken,
     ) -> Self {
         // Every series of the outcome exists from the start.
@@ -160,7 +171,19 @@ impl Sets {
         }
         let budget = Arc::new(Semaphore::new(kib(limits.budget_bytes as usize) as usize));
         let places = Places::new(limits.readings, limits.patience);
-        Self { store, metrics, limits, is_open, fetch, draining, lanes: Lanes::default(), places, budget }
+        Self {
+            store,
+            metrics,
+            limits,
+            is_open,
+            fetch,
+            events,
+            is_online,
+            draining,
+            lanes: Lanes::default(),
+            places,
+            budget,
+        }
     }
 }
 

@@ -62,6 +62,9 @@ impl Reading {
         self.turn.end();
         self.sets.metrics.announcements_reading.dec();
         self.sets.count(outcome.as_ref().map(drop));
+        if let Ok(accepted) = &outcome {
+            self.sets.tell(accepted).await;
+        }
         outcome.map_err(|refused| {
             let (event_id, sha256) = named_in(self.text.as_str());
             Refusal { event_id, sha256, error: refused.body() }

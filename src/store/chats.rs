@@ -1,9 +1,9 @@
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
 use super::{Place, Store, StoreError, endpoints, rows, versions};
-use crate::protocol::{ChatId, Principal};
+use crate::protocol::{AgentName, ChatId, Principal};
 
 /// A chat and who takes part in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,6 +141,40 @@ impl Store {
             let sql = "SELECT count(*) FROM participants WHERE chat = $1 AND principal IN ($2, '*')";
             let found = sqlx::query(sql).bind(chat.as_str()).bind(principal.as_str());
             Ok(found.fetch_one(&self.0.reader).await?.try_get::<i64, _>(0)? > 0)
+        })
+        .await
+    }
+}
+
+/// A chat as it was made, if one of two takes part in it.
+pub(super) const PLACE: &str = "SELECT c.created_at FROM chats c WHERE c.id = $1 AND EXISTS \
+    (SELECT 1 FROM participants p WHERE p.chat = c.id AND p.principal IN ($2, '*'))";
+
+/// The agents that have a set in a chat or take part in it, each with a name that it holds.
+pub(super) const AGENTS: &str = "SELECT a.agent, \
+    (SELECT MIN(n.name) FROM agents n WHERE n.principal = a.agent) AS name \
+    FROM announcements a WHERE a.chat = $1 GROUP BY a.agent \
+    UNION SELECT p.principal, (SELECT MIN(n.name) FROM agents n WHERE n.principal = p.principal) \
+    FROM participants p WHERE p.chat = $1 AND p.principal LIKE 'agent:%'";
+
+impl Store {
+    /// The chat that a principal takes part in, by its own name or because everyone does. None when there is no such
+    /// chat, or it does not.
+    pub async fn place_of(&self, chat: &ChatId, principal: &Principal) -> Result<Option<Place>, StoreError> {
+        self.bounded(async {
+            let query = sqlx::query(PLACE).bind(chat.as_str()).bind(principal.as_str());
+            let Some(row) = query.fetch_optional(&self.0.reader).await? else { return Ok(None) };
+            Ok(Some(Place { chat: chat.clone(), made_at: row.try_get("created_at")? }))
+        })
+        .await
+    }
+
+    /// The agents that have a set in a chat or take part in it, each with the name that the chat's list of sets has for
+    /// it.
+    pub async fn agents_of(&self, chat: &ChatId) -> Result<HashMap<Principal, Option<AgentName>>, StoreError> {
+        self.bounded(async {
+            let found = sqlx::query(AGENTS).bind(chat.as_str()).fetch_all(&self.0.reader).await?;
+            found.iter().map(|row| Ok((rows::parsed(row, "agent")?, rows::parsed_option(row, "name")?))).collect()
         })
         .await
     }

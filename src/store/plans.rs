@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::audit::read_search;
 use super::offers::{Search, blob_search, file_search, manifest_search, version_search};
 use super::{
-    FileId, Outdated, ReadFilter, Scope, Store, StoreOptions, TaskRule, agents, announcements, audit, browsers,
+    FileId, Outdated, ReadFilter, Scope, Store, StoreOptions, TaskRule, agents, announcements, audit, browsers, chats,
     endpoints, keys, links, manifests, nonces, quota, retention, sessions, sets, versions,
 };
 use crate::on_both_databases;
@@ -113,6 +113,10 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         of(blob_search(limited, Some(&name), &hash, TaskRule::Is("t"), 64)),
         of(manifest_search(limited, Some(&name), &hash, TaskRule::None)),
         (sets::SETS.to_owned(), vec![text("c1"), Value::Number(i64::MAX), Value::Number(100)]),
+        (sets::SET.to_owned(), vec![Value::Number(7)]),
+        (sets::OF_SESSION.to_owned(), vec![text("agent:1"), text("s1"), text("c1"), Value::Number(65)]),
+        (chats::PLACE.to_owned(), vec![text("c1"), text("user:1")]),
+        (chats::AGENTS.to_owned(), vec![text("c1")]),
         (sets::HAS_SET.to_owned(), vec![text("c1"), text("m1")]),
         (sets::FIRST.to_owned(), vec![text("c1"), text("m1")]),
         (

@@ -1,9 +1,9 @@
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
-use super::{Cursor, Page, Store, StoreError, rows};
+use super::{Cursor, Page, Place, Store, StoreError, rows};
 use crate::protocol::frames::Progress;
-use crate::protocol::{AgentName, ChatId, EntryKind, Principal, Sha256, TaskId};
+use crate::protocol::{AgentName, ChatId, EntryKind, Principal, SessionId, Sha256, TaskId};
 
 /// A set, as a chat's list shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +60,17 @@ pub(super) const SETS: &str = "SELECT a.id, a.manifest, a.task_id, a.agent, a.do
     FROM announcements a JOIN manifests m ON m.sha256 = a.manifest \
     WHERE a.chat = $1 AND a.id < $2 ORDER BY a.id DESC LIMIT $3";
 
+/// One announcement, in whichever chat it is, and when that was made.
+pub(super) const SET: &str = "SELECT a.id, a.manifest, a.task_id, a.agent, a.done, a.total, a.created_at, m.size, \
+    m.total_size, m.entry_count, m.created_at AS manifest_created_at, m.expires_at, \
+    (SELECT MIN(n.name) FROM agents n WHERE n.principal = a.agent) AS agent_name, \
+    c.id AS chat, c.created_at AS made_at \
+    FROM announcements a JOIN manifests m ON m.sha256 = a.manifest JOIN chats c ON c.id = a.chat WHERE a.id = $1";
+
+/// The announcements of an agent's session that a chat has, in their order.
+pub(super) const OF_SESSION: &str = "SELECT id FROM announcements \
+    WHERE agent = $1 AND session_id = $2 AND chat = $3 ORDER BY id LIMIT $4";
+
 /// Whether a chat has a set.
 pub(super) const HAS_SET: &str = "SELECT 1 FROM announcements WHERE chat = $1 AND manifest = $2 LIMIT 1";
 
@@ -108,6 +119,32 @@ impl Store {
             let found = query.fetch_all(&self.0.reader).await?;
             let items = found.iter().map(set).collect::<Result<Vec<_>, _>>()?;
             Ok(Page::cut(items, limit, |set| Cursor(set.id)))
+        })
+        .await
+    }
+
+    /// A set by its announcement, and the chat that it is in. None when it is in no chat, or not there any more.
+    pub async fn set(&self, announcement: i64) -> Result<Option<(Place, SetRecord)>, StoreError> {
+        self.bounded(async {
+            let query = sqlx::query(SET).bind(announcement);
+            let Some(row) = query.fetch_optional(&self.0.reader).await? else { return Ok(None) };
+            let place = Place { chat: rows::parsed(&row, "chat")?, made_at: row.try_get("made_at")? };
+            Ok(Some((place, set(&row)?)))
+        })
+        .await
+    }
+
+    /// The announcements of an agent's session that a chat has, in their order, at most `limit` of them.
+    pub async fn announcements_of(
+        &self,
+        (agent, session): (&Principal, &SessionId),
+        chat: &ChatId,
+        limit: u32,
+    ) -> Result<Vec<i64>, StoreError> {
+        self.bounded(async {
+            let query = sqlx::query(OF_SESSION).bind(agent.as_str()).bind(session.as_str());
+            let found = query.bind(chat.as_str()).bind(i64::from(limit)).fetch_all(&self.0.reader).await?;
+            found.iter().map(|row| row.try_get("id")).collect()
         })
         .await
     }

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
+use super::tell::Told;
 use crate::protocol::{ByteRange, Principal, Sha256};
 
 /// One transfer, unique within the process.
@@ -55,6 +56,8 @@ pub struct Live {
     pub reader: Principal,
     /// The blob.
     pub sha256: Sha256,
+    /// Its complete length in bytes.
+    pub size: u64,
     /// The range of it.
     pub range: ByteRange,
     /// Since when, Unix milliseconds.
@@ -64,6 +67,8 @@ pub struct Live {
     agents: Mutex<Asked>,
     state: AtomicU8,
     sent: AtomicU64,
+    /// What its reader was last told about it.
+    pub(super) told: Mutex<Told>,
 }
 
 /// The agents of a transfer.
@@ -79,19 +84,21 @@ impl Live {
     pub fn new(
         id: TransferId,
         (reader, agent): (Principal, Principal),
-        (sha256, range): (Sha256, ByteRange),
+        (sha256, size, range): (Sha256, u64, ByteRange),
         since: i64,
     ) -> Self {
         Self {
             id,
             reader,
             sha256,
+            size,
             range,
             since,
             cancel: CancellationToken::new(),
             agents: Mutex::new(Asked { current: agent, all: Vec::new() }),
             state: AtomicU8::new(State::WaitingForAgent as u8),
             sent: AtomicU64::new(0),
+            told: Mutex::default(),
         }
     }
 

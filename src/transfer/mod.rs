@@ -14,6 +14,7 @@ pub mod location;
 mod mismatch;
 mod pipe;
 mod source;
+mod tell;
 mod watch;
 
 use std::sync::Arc;
@@ -33,6 +34,7 @@ pub use live::{Live, State, TransferId};
 use crate::access::{Access, Readable};
 use crate::agents::Agents;
 use crate::clock::Clock;
+use crate::events::{Events, Step};
 use crate::metrics::Metrics;
 use crate::protocol::limits::CREDIT_DEFAULT;
 use crate::protocol::{ByteRange, Principal, RequestId, Sha256};
@@ -107,17 +109,19 @@ pub struct Transfers {
     /// Cancelled when the gateway's end cuts what still runs.
     cut: CancellationToken,
     metrics: Arc<Metrics>,
+    events: Events,
     clock: Clock,
 }
 
 impl Transfers {
-    /// No transfer runs. Feeds run on `tracker`; `cut` is cancelled when the gateway's end cuts what still runs.
+    /// No transfer runs. Feeds run on `tracker`; `cut` is cancelled when the gateway's end cuts what still runs; what
+    /// transfers do is told through `events`.
     pub fn new(
         agents: Arc<Agents>,
         access: Access,
         locations: Arc<Locations>,
         limits: Limits,
-        (tracker, cut): (TaskTracker, CancellationToken),
+        (tracker, cut, events): (TaskTracker, CancellationToken, Events),
     ) -> Arc<Self> {
         for outcome in TransferError::OUTCOMES {
             let _ = agents.metrics.transfers_ended.with_label_values(&[outcome]);
@@ -140,6 +144,7 @@ impl Transfers {
             overtaken: Notify::new(),
             tracker,
             cut,
+            events,
             metrics: agents.metrics.clone(),
             clock: agents.clock.clone(),
             agents,
@@ -161,9 +166,11 @@ impl Transfers {
         let allowance = self.admit(&reader).inspect_err(|error| self.count_end(error.code()))?;
         let id = TransferId(self.next_transfer.fetch_add(1, Ordering::Relaxed));
         let now = self.clock.unix_millis();
-        let live = Arc::new(Live::new(id, (reader, agent), (readable.sha256, range), now));
+        let live = Arc::new(Live::new(id, (reader, agent), (readable.sha256, readable.size, range), now));
         let pipe = Arc::new(Pipe::new(allowance));
-        self.running.insert(id, Running { live: live.clone(), pipe: pipe.clone(), cut, places });
+        let running = Running { live: live.clone(), pipe: pipe.clone(), cut, places };
+        self.running.insert(id, running.clone());
+        self.tell(&running, Step::Begin, None);
         if self.access.has_moved_on(as_of) {
             // What was written meanwhile may have looked for this transfer before it was here.
             self.overtaken.notify_one();
@@ -259,8 +266,10 @@ impl Transfers {
         error
     }
 
-    fn end(&self, live: &Live, outcome: &str) {
-        self.running.remove(&live.id);
+    fn end(&self, live: &Live, outcome: &'static str) {
+        if let Some((_, running)) = self.running.remove(&live.id) {
+            self.tell(&running, Step::End, Some(outcome));
+        }
         self.readers.remove_if_mut(&live.reader, |_, running| {
             *running = running.saturating_sub(1);
             *running == 0

@@ -1,4 +1,5 @@
-//! What ends a transfer from outside: a reader that takes nothing, or may no longer read.
+//! What ends a transfer from outside: a reader that takes nothing, or may no longer read. And who tells readers how far
+//! theirs are.
 
 use std::time::Duration;
 
@@ -17,11 +18,11 @@ const RECHECK: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Transfers {
-    /// Ends transfers whose readers take nothing, and those whose readers lost the chats that allowed them, until
-    /// `stop`.
+    /// Ends transfers whose readers take nothing, and those whose readers lost the chats that allowed them, and tells
+    /// readers who want to know how far theirs are, until `stop`.
     pub async fn watch(&self, stop: &CancellationToken) {
-        let watching = async { tokio::join!(self.watch_readers(), self.watch_access()) };
-        let _: Option<((), ())> = stop.run_until_cancelled(watching).await;
+        let watching = async { tokio::join!(self.watch_readers(), self.watch_access(), self.tell_progress()) };
+        let _: Option<((), (), ())> = stop.run_until_cancelled(watching).await;
     }
 
     /// Only transfers whose responses can be cut one by one: a connection with one response at a time is watched where
@@ -76,7 +77,7 @@ impl Transfers {
         Ok(())
     }
 
-    fn all(&self) -> Vec<Running> {
+    pub(super) fn all(&self) -> Vec<Running> {
         self.running.iter().map(|entry| entry.value().clone()).collect()
     }
 }

@@ -11,7 +11,6 @@ pub const CHUNK: usize = 256 * 1024;
 pub const LENGTH: usize = 2 * CHUNK + 3;
 pub const NAME: &str = "résumé \"x\";ß.txt";
 pub const MANIFEST_TYPE: &str = "application/vnd.webagents.artifact-set+json";
-pub const FARAWAY: &str = "Sat, 17 Oct 2026 10:00:00 GMT";
 
 /// A gateway, an agent with a set in chat `c1`, alice who takes part there, and mallory who takes part elsewhere.
 pub struct Stage {

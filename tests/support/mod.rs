@@ -10,8 +10,11 @@ pub mod log;
 pub mod origin;
 pub mod platform;
 pub mod proxy;
+pub mod requests;
+pub mod running;
 pub mod sample;
 pub mod signer;
+pub mod stream;
 pub mod wire;
 
 mod socket;
@@ -23,4 +26,5 @@ pub use log::{Event, Kind, What};
 pub use origin::Origin;
 pub use sample::{SampleSet, bytes, sha256};
 pub use signer::{SigningAgent, key_set};
+pub use stream::{EventStream, Told, bearer};
 pub use wire::Wire;

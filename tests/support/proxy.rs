@@ -1,4 +1,4 @@
-//! A TCP proxy whose connections a test can freeze: what a database is like that is there and does not answer.
+//! A TCP proxy whose connections a test can freeze or cut: what a database is like that is there and does not answer.
 
 use std::net::SocketAddr;
 

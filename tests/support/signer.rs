@@ -13,6 +13,8 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use ed25519_dalek::pkcs8::EncodePrivateKey as _;
+use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
 use ed25519_dalek::{Signer as _, SigningKey};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -32,6 +34,11 @@ fn x(seed: u8) -> String {
 /// The RFC 7638 thumbprint of a seed's key.
 pub fn thumbprint(seed: u8) -> String {
     URL_SAFE_NO_PAD.encode(Sha256::digest(format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{}"}}"#, x(seed))))
+}
+
+/// A seed's key as a gateway keeps its own: PKCS#8 in PEM.
+pub fn pem(seed: u8) -> String {
+    key(seed).to_pkcs8_pem(LineEnding::LF).unwrap().to_string()
 }
 
 /// A JWK set of these seeds' keys.
@@ -84,21 +91,11 @@ impl SigningAgent {
 
     /// A request of this agent to a gateway, for changing before it is signed.
     pub fn sign(&self, gateway: &Gateway, method: &str, target: &str) -> Signing {
-        let now = gateway_now();
-        Signing {
-            seeds: self.seeds.clone(),
-            source: format!("{}/.well-known/jwks.json", self.url),
-            method: method.to_owned(),
-            authority: gateway.address().to_string(),
-            target: target.to_owned(),
-            body: None,
-            created: now,
-            expires: now + 60,
-        }
+        Signing::new(&self.seeds, &self.url, method, &gateway.address().to_string(), target)
     }
 }
 
-fn gateway_now() -> i64 {
+fn unix_now() -> i64 {
     #[expect(clippy::disallowed_methods, reason = "a signer has a clock of its own")]
     let now = SystemTime::now();
     now.duration_since(UNIX_EPOCH).unwrap().as_secs().cast_signed()
@@ -119,6 +116,21 @@ pub struct Signing {
 }
 
 impl Signing {
+    /// A request that is signed now with these seeds' keys, by whoever `url` is.
+    pub fn new(seeds: &[u8], url: &str, method: &str, authority: &str, target: &str) -> Self {
+        let now = unix_now();
+        Self {
+            seeds: seeds.to_vec(),
+            source: format!("{url}/.well-known/jwks.json"),
+            method: method.to_owned(),
+            authority: authority.to_owned(),
+            target: target.to_owned(),
+            body: None,
+            created: now,
+            expires: now + 60,
+        }
+    }
+
     /// The fields of the signed request, with a nonce of their own.
     pub fn headers(&self) -> Vec<(&'static str, String)> {
         let digest = self.body.as_ref().map(|body| format!("sha-256=:{}:", STANDARD.encode(Sha256::digest(body))));

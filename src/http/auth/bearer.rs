@@ -7,15 +7,11 @@ use super::super::AppState;
 use super::super::error::Problem;
 use crate::identity::{Identity, TokenError};
 
-/// Who a token proves its sender to be.
+/// Who a token proves its sender to be, and until when, in Unix milliseconds and without the leeway for clocks that
+/// differ.
 ///
 /// # Errors
 /// [`Problem::BadCredential`] when it proves nothing, [`Problem::Unavailable`] when nobody can tell now.
-pub(super) async fn identify(token: &str, state: &AppState) -> Result<Identity, Problem> {
-    identify_until(token, state).await.map(|(identity, _)| identity)
-}
-
-/// The same, and until when, in Unix milliseconds.
 pub(super) async fn identify_until(token: &str, state: &AppState) -> Result<(Identity, i64), Problem> {
     state.tokens.identify_until(token, &state.clock).await.map_err(|error| match error {
         TokenError::KeysUnavailable => Problem::Unavailable,

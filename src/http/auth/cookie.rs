@@ -10,13 +10,13 @@ use http::{HeaderMap, Method};
 
 use super::super::AppState;
 use super::super::error::Problem;
-use super::Reader;
+use super::{identify_until, reader};
 use crate::config::PublicUrl;
 use crate::identity::{Caller, OpaqueSecret};
 use crate::protocol::signature::is_signed;
 
-/// The request carries what [`Reader`] takes, or the cookie of a signed-in browser. It must be a handler's first
-/// argument.
+/// The request carries what [`Reader`](super::Reader) takes, or the cookie of a signed-in browser. It must be a handler's
+/// first argument.
 #[derive(Debug, Clone)]
 pub struct Visitor(pub Caller);
 
@@ -24,22 +24,46 @@ impl FromRequestParts<AppState> for Visitor {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Problem> {
+        Stay::from_request_parts(parts, state).await.map(|stay| Self(stay.caller))
+    }
+}
+
+/// The same for an answer that goes on for long, and for how long the credential is good.
+#[derive(Debug, Clone)]
+pub struct Stay {
+    /// Who it is.
+    pub caller: Caller,
+    /// When the credential has had its time, in Unix milliseconds; none of its own where it is a signature.
+    pub until: Option<i64>,
+    /// The cookie, which may be signed out meanwhile.
+    pub cookie: Option<OpaqueSecret>,
+}
+
+impl FromRequestParts<AppState> for Stay {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Problem> {
         // A browser sends its cookie wherever it goes; the others are there because somebody meant them.
         let meant = parts.headers.contains_key(AUTHORIZATION) || is_signed(&parts.headers);
         let cookie = if meant { None } else { cookie(&parts.headers, &state.public_url) };
         let Some(cookie) = cookie else {
-            return Reader::from_request_parts(parts, state).await.map(|Reader(caller)| Self(caller));
+            let (identity, until) = identify_until(parts, state).await?;
+            return Ok(Self { caller: reader(identity, parts, state)?, until, cookie: None });
         };
         if ![Method::GET, Method::HEAD].contains(&parts.method) {
             same_origin(&parts.headers, &state.public_url)?;
         }
-        let caller = browser(cookie.as_deref(), state).await?;
-        let Some(caller) = caller else {
+        let cookie = cookie.as_deref().and_then(OpaqueSecret::parse);
+        let browser = match &cookie {
+            Some(secret) => state.handed_out.browser_until(secret).await?,
+            None => None,
+        };
+        let Some((caller, until)) = browser else {
             state.limiter.failed(&parts.extensions)?;
             return Err(Problem::SignedOut);
         };
         state.limiter.reader(&parts.extensions, &caller.principal)?;
-        Ok(Self(caller))
+        Ok(Self { caller, until: Some(until), cookie })
     }
 }
 

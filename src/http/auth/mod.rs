@@ -15,7 +15,7 @@ use crate::identity::{Caller, Identity};
 use crate::protocol::signature::is_signed;
 
 pub(super) use bearer::bearer;
-pub use cookie::Visitor;
+pub use cookie::{Stay, Visitor};
 pub(super) use signature::{Bodies, accept, knows, prove, read_signed_bodies};
 
 /// The request carries an operator's token. It must be a handler's first argument.
@@ -40,19 +40,27 @@ impl FromRequestParts<AppState> for Operator {
 impl FromRequestParts<AppState> for Reader {
     type Rejection = Problem;
 
-    /// An operator takes part in no chat, and is told what every stranger is told.
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Problem> {
-        let caller = identify(parts, state).await?.caller().ok_or(Problem::NotFound)?;
-        // Whoever signed is counted before the signature is used up.
-        if !by_signature(parts) {
-            state.limiter.reader(&parts.extensions, &caller.principal)?;
-        }
-        Ok(Self(caller))
+        reader(identify(parts, state).await?, parts, state).map(Self)
     }
 }
 
-/// The same as [`authenticate`], where failures of one address are limited.
+/// Who reads, within the limits of a reader. An operator takes part in no chat, and is told what every stranger is told.
+fn reader(identity: Identity, parts: &Parts, state: &AppState) -> Result<Caller, Problem> {
+    let caller = identity.caller().ok_or(Problem::NotFound)?;
+    // Whoever signed was counted before the signature was used up.
+    if !by_signature(parts) {
+        state.limiter.reader(&parts.extensions, &caller.principal)?;
+    }
+    Ok(caller)
+}
+
 async fn identify(parts: &Parts, state: &AppState) -> Result<Identity, Problem> {
+    identify_until(parts, state).await.map(|(identity, _)| identity)
+}
+
+/// The same as [`authenticate`], where failures of one address are limited.
+async fn identify_until(parts: &Parts, state: &AppState) -> Result<(Identity, Option<i64>), Problem> {
     let identity = authenticate(parts, state).await;
     if let Err(Problem::BadCredential(_) | Problem::BadSignature(_) | Problem::SignatureNotTaken) = identity {
         state.limiter.failed(&parts.extensions)?;
@@ -60,17 +68,19 @@ async fn identify(parts: &Parts, state: &AppState) -> Result<Identity, Problem> 
     identity
 }
 
-/// Who the credential of a request proves its sender to be, whichever kind it carries. An `Authorization` header goes
-/// before every other kind: it is there because somebody meant it.
+/// Who the credential of a request proves its sender to be, whichever kind it carries, and until when the credential
+/// is good, in Unix milliseconds, where it is for more than one request. An `Authorization` header goes before every other
+/// kind: it is there because somebody meant it.
 ///
 /// # Errors
 /// [`Problem::NoCredential`] without one, [`Problem::BadCredential`] or [`Problem::BadSignature`] when it proves nothing.
-pub async fn authenticate(parts: &Parts, state: &AppState) -> Result<Identity, Problem> {
+pub async fn authenticate(parts: &Parts, state: &AppState) -> Result<(Identity, Option<i64>), Problem> {
     if let Some(token) = bearer(&parts.headers) {
-        return bearer::identify(token, state).await;
+        let (identity, until) = bearer::identify_until(token, state).await?;
+        return Ok((identity, Some(until)));
     }
     if by_signature(parts) {
-        return signature::identify(parts, state).await;
+        return Ok((signature::identify(parts, state).await?, None));
     }
     Err(Problem::NoCredential)
 }

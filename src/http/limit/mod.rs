@@ -20,6 +20,7 @@ use super::error::Problem;
 use super::keyed::{InFlight, Permit, Rates, group};
 use super::server::Peer;
 use crate::config::RequestLimits;
+use crate::events::Refused;
 use crate::metrics::Metrics;
 use crate::protocol::Principal;
 use admission::Admission;
@@ -27,7 +28,7 @@ use bodies::Bodies;
 pub use bodies::BodyPlace;
 
 /// Who is told to come back later, as the metric names it.
-const LIMITS: [&str; 8] = [
+const LIMITS: [&str; 10] = [
     "address_rate",
     "address_requests",
     "address_connections",
@@ -36,9 +37,13 @@ const LIMITS: [&str; 8] = [
     "failed_auth",
     "agent_admission",
     "signed_bodies",
+    "reader_streams",
+    "streams",
 ];
 /// When one who has too many requests running may try again. Nobody knows when one of them ends.
 const RUNNING: Duration = Duration::from_secs(1);
+/// The same for streams, which end less often.
+const STREAMS: Duration = Duration::from_secs(5);
 
 /// Who uses up a reader's rate and requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -172,6 +177,17 @@ impl Limiter {
             self.count("agent_admission");
             Problem::Busy { retry_after }
         })
+    }
+
+    /// What a reader is told who may have no further stream of events.
+    pub fn stream(&self, refused: Refused) -> Problem {
+        match refused {
+            Refused::TooManyOfOne => self.refuse("reader_streams", STREAMS),
+            Refused::TooMany => {
+                self.count("streams");
+                Problem::TooManyStreams { retry_after: STREAMS }
+            }
+        }
     }
 
     fn address(&self, address: IpAddr) -> Result<Permit<IpAddr>, Problem> {

@@ -59,7 +59,11 @@ impl LocationKind {
         }
     }
 
-    fn check(&self, target: &str) -> Result<(), &'static str> {
+    /// Whether a location of this kind may name this target.
+    ///
+    /// # Errors
+    /// What it must be like.
+    pub fn check(&self, target: &str) -> Result<(), &'static str> {
         let (valid, rule) = match self {
             Self::Https | Self::S3 | Self::Robutler => (
                 is_fetchable(target),

@@ -21,11 +21,13 @@ use crate::identity::GatewayKey;
 use crate::metrics::Metrics;
 use crate::outbound::{self, Bounds, Fetch, FetchError, Fetched, Outbound};
 use crate::protocol::digest_field::parse_repr_digest;
+use crate::protocol::limits::CONCURRENT_TRANSFERS;
 use crate::protocol::{ByteRange, LocationKind, Sha256};
 use tokens::Tokens;
 
 /// Fetches of bytes at once: as many to one host as a producer serves (specification section 6).
-const BOUNDS: Bounds = Bounds { total: 1024, per_host: 16, waiting: 1024, lookups: 64, lookups_per_domain: 16 };
+const BOUNDS: Bounds =
+    Bounds { total: 1024, per_host: CONCURRENT_TRANSFERS, waiting: 1024, lookups: 64, lookups_per_domain: 16 };
 /// The header that names the set's task (specification section 2).
 const ARTIFACT_TASK: HeaderName = HeaderName::from_static("artifact-task");
 /// By what name this gateway is known to those who look out for loops (RFC 9110 section 7.6.3).
