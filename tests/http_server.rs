@@ -17,7 +17,7 @@ use futures_util::stream;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use sluice::http::server::{self, Limits, Listener, Peer};
+use sluice::http::server::{self, Limits, Listener, Peer, PerAddress};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -29,7 +29,7 @@ const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(150);
 
 fn limits() -> Limits {
-    Limits { connections: 64, head: LONG, stall: LONG, grace: LONG }
+    Limits { connections: 64, of_addresses: PerAddress::unlimited(), head: LONG, idle: LONG, stall: LONG, grace: LONG }
 }
 
 struct Running {
@@ -272,4 +272,84 @@ async fn a_reader_who_takes_nothing_holds_little_and_is_given_up() {
     let produced = within("giving up", told).await.unwrap();
     // What the kernel's two buffers take, and not much more.
     assert!(produced <= 16 * 1024 * 1024, "{produced}");
+}
+
+fn per_address(exempt: &[&str]) -> (PerAddress, prometheus::IntCounter) {
+    let refused = prometheus::IntCounter::new("refused", "refused").unwrap();
+    let exempt = exempt.iter().map(|net| net.parse().unwrap()).collect();
+    (PerAddress::new((2, exempt), refused.clone()), refused)
+}
+
+#[tokio::test]
+async fn one_address_holds_so_many_connections() {
+    let (of_addresses, refused) = per_address(&["10.0.0.0/8"]);
+    let running = start(hello(), Limits { of_addresses, ..limits() }).await;
+    let mut first = http1_client(running.address).await;
+    let mut second = http2_client(running.address).await;
+    for _ in 0..2 {
+        first.ready().await.unwrap();
+        first.send_request(request()).await.unwrap().into_body().collect().await.unwrap();
+    }
+    second.send_request(request()).await.unwrap().into_body().collect().await.unwrap();
+    for _ in 0..3 {
+        let mut third = TcpStream::connect(running.address).await.unwrap();
+        // A reset is as good as an end.
+        let answered = within("the end of the connection", third.read(&mut [0; 1])).await;
+        assert!(matches!(answered, Ok(0) | Err(_)));
+    }
+    assert_eq!(refused.get(), 3);
+    drop(second);
+    within("a place", async {
+        loop {
+            let stream = TcpStream::connect(running.address).await.unwrap();
+            let (mut client, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+            let served = tokio::select! {
+                answer = client.send_request(request()) => answer.is_ok(),
+                _ = connection => false,
+            };
+            if served {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connections_of_proxies_are_not_counted() {
+    let (of_addresses, refused) = per_address(&["127.0.0.0/8"]);
+    let running = start(hello(), Limits { of_addresses, ..limits() }).await;
+    let mut clients = Vec::new();
+    for _ in 0..5 {
+        let mut client = http1_client(running.address).await;
+        client.send_request(request()).await.unwrap().into_body().collect().await.unwrap();
+        clients.push(client);
+    }
+    assert_eq!(refused.get(), 0);
+}
+
+#[tokio::test]
+async fn an_http2_connection_on_which_nothing_runs_is_closed() {
+    let (router, feed) = fed();
+    let running = start(router, Limits { idle: SHORT, ..limits() }).await;
+    let mut client = http2_client(running.address).await;
+    let mut body = client.send_request(request()).await.unwrap().into_body();
+    feed.send(Bytes::from_static(b"first ")).await.unwrap();
+    body.frame().await.unwrap().unwrap();
+    // As long as something runs it is not idle.
+    tokio::time::sleep(SHORT * 4).await;
+    feed.send(Bytes::from_static(b"second")).await.unwrap();
+    drop(feed);
+    assert_eq!(body.collect().await.unwrap().to_bytes(), "second");
+    // Nor is one kept on which nothing was ever asked.
+    let silent = http2_client(running.address).await;
+    for client in [client, silent] {
+        let closed = async {
+            while !client.is_closed() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        within("the end of the connection", closed).await;
+    }
 }

@@ -6,7 +6,7 @@ mod support;
 use futures_util::future::join_all;
 use http::Method;
 use sluice::config::Layer;
-use support::{Answer, Download, Gateway, SampleSet, bytes, eventually, set_file};
+use support::{Answer, Download, Gateway, SampleSet, SigningAgent, bytes, eventually, set_file};
 
 const SETS: &str = "/v1/chats/c1/sets";
 const LIMITED: &str = "sluice_http_requests_limited_total";
@@ -124,6 +124,55 @@ async fn guesses_are_refused_and_those_who_know_go_on() {
     // The same holds at the agents' door.
     assert_refused(&upgrade(&gateway, "guess").await.whole().await);
     assert_eq!(upgrade(&gateway, &gateway.agent_token("ada", "ada")).await.status, 101);
+}
+
+async fn signed(gateway: &Gateway, agent: &SigningAgent, method: Method, path: &str) -> Answer {
+    let mut request = gateway.request(method.clone(), path, "", None);
+    for (name, value) in agent.sign(gateway, method.as_str(), path).headers() {
+        request.headers_mut().insert(name, value.parse().unwrap());
+    }
+    gateway.client().send(request).await.whole().await
+}
+
+#[tokio::test]
+async fn what_is_fetched_for_strangers_is_limited_and_not_only_what_they_are_told() {
+    let settings = |layer: &mut Layer| {
+        layer.failed_auth_rate = Some(2);
+        layer.allow_hosts = Some(vec!["127.0.0.1".parse().unwrap()]);
+    };
+    let gateway = gateway(settings).await;
+    let mut strangers = Vec::new();
+    for _ in 0..5 {
+        strangers.push(SigningAgent::start(&[1]).await);
+    }
+    for stranger in &strangers[..2] {
+        assert_eq!(signed(&gateway, stranger, Method::GET, SETS).await.status, 404, "verified, and no participant");
+    }
+    for (stranger, path) in strangers[2..].iter().zip([SETS, "/nothing", "/ws"]) {
+        let answer = signed(&gateway, stranger, Method::GET, path).await;
+        assert!(answer.status == 429 || path != SETS, "{path}: {}", answer.status);
+        assert_eq!(stranger.origin.accepted(), 0, "{path}");
+    }
+    // Whose keys are here already goes on, and so does an agent that is known, whatever others at its address did.
+    assert_eq!(signed(&gateway, &strangers[0], Method::GET, SETS).await.status, 404);
+    gateway.put_chat("c1", &["user:alice", &strangers[4].principal()]).await;
+    assert_eq!(signed(&gateway, &strangers[4], Method::GET, SETS).await.status, 200);
+}
+
+#[tokio::test]
+async fn the_users_of_a_link_use_up_nothing_of_its_makers() {
+    let gateway = gateway(|layer| (layer.reader_rate, layer.links) = (Some(1), Some(true))).await;
+    let set = SampleSet::of([("a.bin", bytes(1, 1000))]);
+    gateway.bind_session("turn-1", "c1", "agent:ada").await;
+    let agent = gateway.agent("ada").await;
+    agent.announce_in("turn-1", &set).await;
+    gateway.wait_for_set("c1", &set.identity()).await;
+    let alice = gateway.reader("user:alice");
+    let body = serde_json::json!({"set": set.identity(), "path": "a.bin"});
+    let link = gateway.ask(Method::POST, "/v1/chats/c1/links", &alice, Some(body)).await.json();
+    let path = link["url"].as_str().unwrap().strip_prefix(&gateway.url).unwrap().to_owned();
+    assert!(until_refused(&gateway, &path, "", 200).await >= 4);
+    assert_eq!(gateway.get(SETS, &alice).await.status, 200);
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use support::gateway::GatewayBuilder;
 use support::{Agent, Answer, Gateway, SampleSet, bytes, eventually, span};
 
 on_both_databases!(
+    links_made_at_once_are_no_more_than_links_made_in_turn,
     a_link_opens_its_file_and_nothing_else,
     a_link_opens_a_nested_manifest,
     a_link_ends_with_its_time_its_maker_or_its_chat,
@@ -61,6 +62,27 @@ impl House {
         assert_eq!(answer.status, 200);
         answer.json()["links"].as_array().unwrap().clone()
     }
+}
+
+async fn links_made_at_once_are_no_more_than_links_made_in_turn(database: &TestDatabase) {
+    let gateway = Gateway::builder().on(database).start().await;
+    gateway.put_chat("c1", &["user:alice"]).await;
+    let store = gateway.state().store.clone();
+    let made = (0..20).map(|n| {
+        let link = sluice::store::LinkRecord {
+            id: format!("{n}"),
+            principal: "user:alice".parse().unwrap(),
+            chat: "c1".parse().unwrap(),
+            manifest: sluice::protocol::Sha256::of(b""),
+            path: "a".to_owned(),
+            created_at: 0,
+            expires_at: i64::MAX,
+        };
+        let store = store.clone();
+        async move { store.add_link(&format!("hash {n}"), &link, 3).await.unwrap() }
+    });
+    let made = futures_util::future::join_all(made).await;
+    assert_eq!(made.iter().filter(|added| **added == sluice::store::LinkAdded::Added).count(), 3);
 }
 
 async fn a_link_opens_its_file_and_nothing_else(database: &TestDatabase) {

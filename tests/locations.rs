@@ -487,19 +487,12 @@ async fn a_url_that_does_not_name_the_blob_is_not_asked_in_the_gateways_name() {
     assert!(seen.len() == 2 && seen.iter().all(|headers| headers.get("signature").is_none()), "{seen:?}");
 }
 
-#[tokio::test]
-async fn a_place_of_another_agents_is_not_asked_in_the_gateways_name() {
-    let place = Place::of(&blob(), Manners::default());
-    let origin = place.start().await;
-    let gateway = gateway().await;
-    // An agent that is known by its URL.
-    let owner = origin.url("");
-    let _owner = Agent::connect(&gateway.url, &gateway.agent_token(&owner, "owner"), "owner").await;
+/// What a gateway is asked with, for a set of ada's at this URL; ada is known by its token.
+async fn asked_at(gateway: &Gateway, place: &Place, ada: &mut Agent, url: &str) -> HeaderMap {
+    let before = place.seen().len();
     let mut set = sample();
-    set.manifest["locations"] = json!([at("https", &origin)]);
-    gateway.put_chat("c1", &["user:alice"]).await;
-    gateway.bind_session("turn-1", "c1", "agent:ada").await;
-    let ada = gateway.agent("ada").await;
+    set.manifest["locations"] = json!([{"kind": "https", "url": url}]);
+    set.manifest["producer"]["task"] = json!(format!("t{before}"));
     ada.announce_with(&set, |frame| {
         frame["session_id"] = json!("turn-1");
         frame["locations"] = json!([]);
@@ -507,8 +500,71 @@ async fn a_place_of_another_agents_is_not_asked_in_the_gateways_name() {
     .await;
     gateway.wait_for_set("c1", &set.identity()).await;
     gateway.get(&set_file("c1", &set, "a.bin"), &gateway.reader("user:alice")).await;
-    let seen = eventually("a request", async || place.seen().first().cloned()).await;
-    assert!(seen.get("signature").is_none() && seen.get("signature-agent").is_none());
+    eventually("a request", async || place.seen().get(before).cloned()).await
+}
+
+fn is_signed(headers: &HeaderMap) -> bool {
+    headers.contains_key("signature") || headers.contains_key("signature-agent")
+}
+
+#[tokio::test]
+async fn a_place_of_another_agents_is_not_asked_in_the_gateways_name_however_it_is_spelt() {
+    let place = Place::of(&blob(), Manners::default());
+    let (origin, alone) = (place.start().await, place.start().await);
+    let gateway = gateway().await;
+    gateway.put_chat("c1", &["user:alice"]).await;
+    gateway.bind_session("turn-1", "c1", "agent:ada").await;
+    let mut ada = gateway.agent("ada").await;
+    let name = format!("artifacts/blobs/sha256:{}", support::sha256(&blob()));
+    // Nobody else is known there.
+    for path in [format!("/{name}"), format!("/any/where/{name}")] {
+        assert!(is_signed(&asked_at(&gateway, &place, &mut ada, &alone.url(&path)).await), "{path}");
+    }
+    for odd in ["/%78/", "//", "/a/..%2f", "/a/%2e%2e/", "/a;b/"] {
+        let url = alone.url(&format!("{odd}{name}"));
+        assert!(!is_signed(&asked_at(&gateway, &place, &mut ada, &url).await), "{odd}");
+    }
+    // An agent that is known by its URL.
+    let owner = origin.url("/agents/x");
+    let _owner = Agent::connect(&gateway.url, &gateway.agent_token(&owner, "owner"), "owner").await;
+    for path in [
+        "/agents/x",
+        "/agents/%78",
+        "/agents//x",
+        "//agents/x",
+        "/agents/y/..%2fx",
+        "/agents/y/..%5cx",
+        "/agents/x/.",
+        "/agents/y/%2e%2e/x",
+        "/agents/y/../x",
+        "/AGENTS/x",
+        "/agents/x;y",
+        "/agents/y",
+        "/a/b/c/d/e/f/g/h/i/j/x",
+        "",
+    ] {
+        let url = origin.url(&format!("{path}/{name}"));
+        assert!(!is_signed(&asked_at(&gateway, &place, &mut ada, &url).await), "{path}");
+    }
+    // Another agent that is known by its token, and has announced something there before.
+    let bob = gateway.agent("bob").await;
+    gateway.bind_session("turn-2", "c1", "agent:bob").await;
+    let mut set = SampleSet::of([("b.bin", b"b".to_vec())]);
+    set.manifest["locations"] = json!([{"kind": "https", "url": alone.url("/")}]);
+    bob.announce_in("turn-2", &set).await;
+    gateway.wait_for_set("c1", &set.identity()).await;
+    assert!(!is_signed(&asked_at(&gateway, &place, &mut ada, &alone.url(&format!("/more/{name}"))).await));
+}
+
+#[tokio::test]
+async fn a_task_that_servers_may_read_in_two_ways_is_not_sent() {
+    let place = Place::of(&blob(), Manners::default());
+    let origin = place.start().await;
+    let mut set = sample();
+    set.manifest["producer"]["task"] = json!("Aufgabe für Ärzte");
+    let stage = Stage::new(set, json!([at("https", &origin)])).await;
+    assert_eq!(stage.gateway.get(&stage.path(), &stage.alice()).await.body, blob());
+    assert!(place.seen()[0].get("artifact-task").is_none());
 }
 
 #[tokio::test]

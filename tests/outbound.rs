@@ -28,7 +28,7 @@ use url::Url;
 
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(100);
-const BOUNDS: Bounds = Bounds { total: 8, per_host: 8 };
+const BOUNDS: Bounds = Bounds { total: 8, per_host: 8, waiting: 64, lookups: 8, lookups_per_domain: 8 };
 
 fn allowed(entries: &[&str]) -> Allowed {
     Allowed::new(entries.iter().map(|entry| entry.parse().unwrap()).collect())
@@ -272,10 +272,10 @@ async fn slow_servers_are_given_up() {
 #[tokio::test]
 async fn a_place_is_held_until_the_body_is_dropped() {
     let origin = Origin::http(Router::new().fallback(async || "abc")).await;
-    let client = loopback_client().lane(Bounds { total: 4, per_host: 1 });
+    let client = loopback_client().lane(Bounds { total: 4, per_host: 1, ..Bounds::default() });
     let held = client.get(fetch(&origin.url("/"))).await.unwrap();
     let second = Fetch { timeout: SHORT, ..fetch(&origin.url("/")) };
-    assert_eq!(client.get(second.clone()).await.unwrap_err(), FetchError::TimedOut);
+    assert_eq!(client.get(second.clone()).await.unwrap_err(), FetchError::Busy);
     assert_eq!(origin.accepted(), 1, "nothing is dialled while there is no place");
     drop(held);
     assert_eq!(client.get(Fetch { timeout: LONG, ..second }).await.unwrap().status, 200);

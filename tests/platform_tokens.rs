@@ -102,7 +102,7 @@ impl KeyServer {
 
 fn platform(url: &str, allow: &[&str]) -> Arc<Platform> {
     let allowed = Allowed::new(allow.iter().map(|entry| entry.parse().unwrap()).collect());
-    let (metrics, bounds) = (Arc::new(Metrics::new().unwrap()), Bounds { total: 4, per_host: 4 });
+    let (metrics, bounds) = (Arc::new(Metrics::new().unwrap()), Bounds { total: 4, per_host: 4, ..Bounds::default() });
     let outbound = Outbound::with(allowed, bounds, metrics, Resolver::System, RootCertStore::empty());
     let options =
         PlatformOptions { jwks_url: url.parse().unwrap(), issuer: ISSUER.to_owned(), audience: AUDIENCE.to_owned() };

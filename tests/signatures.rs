@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderValue, Method};
 use serde_json::{Value, json};
 use sluice::clock::Clock;
 use sluice::config::Layer;
-use sluice::identity::{Refusal, Signatures};
+use sluice::identity::{Refusal, Signatures, SignedAgents};
 use sluice::metrics::Metrics;
 use sluice::outbound::{Bounds, Outbound, Resolve, Resolver};
 use sluice::protocol::address::Allowed;
@@ -27,7 +27,13 @@ use support::{
 };
 use tokio_util::task::TaskTracker;
 
-on_both_databases!(a_nonce_is_spent_for_good, a_new_key_is_vouched_for_by_an_old_one, a_signed_agent_serves_and_reads);
+on_both_databases!(
+    the_keys_of_strangers_fill_no_table,
+    keys_are_known_for_good_once_their_agent_has_a_name,
+    a_nonce_is_spent_for_good,
+    a_new_key_is_vouched_for_by_an_old_one,
+    a_signed_agent_serves_and_reads
+);
 
 /// A gateway that may fetch key sets from loopback.
 fn builder() -> support::gateway::GatewayBuilder {
@@ -470,11 +476,17 @@ async fn a_name_that_leads_inside_as_well_is_not_asked_for_keys() {
     let store = format!("sqlite://{}", dir.path().join("db").display());
     let store = Store::open(&store, StoreOptions::default()).await.unwrap();
     let metrics = Arc::new(Metrics::new().unwrap());
-    let bounds = Bounds { total: 4, per_host: 4 };
+    let bounds = Bounds { total: 4, per_host: 4, ..Bounds::default() };
     let resolver = Resolver::Other(Arc::new(Rebinding));
     let outbound = Outbound::with(Allowed::default(), bounds, metrics.clone(), resolver, origin.roots());
     let rules = Rules { authorities: ["gateway.example".to_owned()].into(), scheme: "https", plain_http: false };
-    let signatures = Signatures::new(rules, true, &outbound, (store, Clock::system(), metrics), TaskTracker::new());
+    let signatures = Signatures::new(
+        rules,
+        (SignedAgents::Any, true),
+        &outbound,
+        (store, Clock::system(), metrics),
+        TaskTracker::new(),
+    );
 
     let gateway = Gateway::start().await;
     let agent = SigningAgent::start(&[1]).await;
@@ -489,7 +501,7 @@ async fn a_name_that_leads_inside_as_well_is_not_asked_for_keys() {
     }
     let request =
         Request { method: "GET", authority: Some("gateway.example"), target: "/ws", headers: &headers, body: None };
-    let refused = signatures.prove(request).await.unwrap_err();
+    let refused = signatures.prove(request, || Ok(())).await.unwrap_err();
     assert!(matches!(refused, Refusal::Signature(error) if error.code() == "key_set_unreachable"), "{refused}");
     assert_eq!(origin.accepted(), 0);
 }
@@ -500,4 +512,159 @@ async fn the_series_exist_from_the_start() {
     for outcome in ["verified", "unavailable", "signature_replayed", "key_set_unreachable"] {
         assert_eq!(gateway.metric(&format!("sluice_signatures_total{{outcome=\"{outcome}\"}}")), 0.0);
     }
+}
+
+/// Whether an operator finds keys to forget.
+async fn has_keys(gateway: &Gateway, agent: &SigningAgent) -> bool {
+    let principal =
+        percent_encoding::utf8_percent_encode(&agent.principal(), percent_encoding::NON_ALPHANUMERIC).to_string();
+    let path = format!("/v1/agents/{principal}/keys");
+    let answer = gateway.ask(Method::DELETE, &path, &gateway.operator(), None).await;
+    assert!([204, 404].contains(&answer.status.as_u16()), "{}", answer.status);
+    answer.status == 204
+}
+
+async fn the_keys_of_strangers_fill_no_table(database: &TestDatabase) {
+    let gateway = builder().on(database).start().await;
+    let mut agent = SigningAgent::start(&[1, 2]).await;
+    let outcome = async |agent: &SigningAgent| ask(&gateway, &agent.sign(&gateway, "GET", "/v1/chats/c/sets")).await;
+    agent.seeds = vec![1];
+    assert_eq!(outcome(&agent).await.status, 404, "verified, and no participant");
+    agent.seeds = vec![2];
+    assert_eq!(code(&outcome(&agent).await), "signature_key_not_continued", "it is known as long as it comes");
+    // It becomes one that matters, and the keys that it came with stay its own.
+    gateway.put_chat("c", &[&agent.principal()]).await;
+    assert_eq!(code(&outcome(&agent).await), "signature_key_not_continued");
+    agent.seeds = vec![1];
+    assert_eq!(outcome(&agent).await.status, 200);
+    assert!(has_keys(&gateway, &agent).await);
+    let stranger = SigningAgent::start(&[1]).await;
+    assert_eq!(outcome(&stranger).await.status, 404);
+    assert!(!has_keys(&gateway, &stranger).await);
+}
+
+async fn keys_are_known_for_good_once_their_agent_has_a_name(database: &TestDatabase) {
+    let mut gateway = builder().on(database).start().await;
+    let mut agent = SigningAgent::start(&[1, 2]).await;
+    agent.seeds = vec![1];
+    let mut wire = signed(&gateway, &agent).await;
+    wire.send(create("mini")).await;
+    wire.frame("session.created").await;
+    drop(wire);
+    gateway.restart().await;
+    agent.seeds = vec![2];
+    assert_eq!(
+        refusal(&gateway, "", &agent.sign(&gateway, "GET", "/ws").headers()).await,
+        "signature_key_not_continued"
+    );
+}
+
+#[tokio::test]
+async fn the_operator_says_who_may_sign() {
+    let with = async |taken: SignedAgents| builder().with(|layer| layer.signed_agents = Some(taken)).start().await;
+    let (none, known) = (with(SignedAgents::None).await, with(SignedAgents::Known).await);
+    let agent = SigningAgent::start(&[1]).await;
+    for gateway in [&none, &known] {
+        let answer = ask(gateway, &agent.sign(gateway, "GET", "/v1/chats/c/sets")).await;
+        assert_eq!((answer.status.as_u16(), answer.code().as_str()), (401, "unauthorized"));
+        assert!(answer.json()["error"]["message"].as_str().unwrap().contains("--signed-agents"));
+        let reason = refusal(gateway, "", &agent.sign(gateway, "GET", "/ws").headers()).await;
+        assert!(reason.contains("this gateway takes no signature"), "{reason}");
+        gateway.put_chat("c", &[&agent.principal()]).await;
+    }
+    assert_eq!(agent.origin.accepted(), 0, "nothing is fetched for those who may not sign");
+    assert_eq!(ask(&none, &agent.sign(&none, "GET", "/v1/chats/c/sets")).await.status, 401);
+    assert_eq!(ask(&known, &agent.sign(&known, "GET", "/v1/chats/c/sets")).await.status, 200);
+    assert_eq!(known.metric("sluice_signatures_total{outcome=\"not_taken\"}"), 2.0);
+}
+
+#[tokio::test]
+async fn strangers_keep_no_known_agent_out_and_are_not_held_against_honest_ones() {
+    let gateway = builder().with(|layer| layer.failed_auth_rate = Some(0)).start().await;
+    let stuck: Vec<SigningAgent> =
+        join_all((0..40).map(|_| SigningAgent::serving(&[1], get(async || std::future::pending::<String>().await))))
+            .await;
+    let (known, honest) = (SigningAgent::start(&[1]).await, SigningAgent::start(&[1]).await);
+    gateway.put_chat("c", &[&known.principal()]).await;
+    let signings: Vec<_> = stuck.iter().map(|agent| agent.sign(&gateway, "GET", "/v1/chats/c/sets")).collect();
+    let flood = join_all(signings.iter().map(|signing| ask(&gateway, signing)));
+    let meanwhile = async {
+        eventually("a flood", async || stuck.iter().any(|agent| agent.origin.accepted() > 0).then_some(())).await;
+        let answer = ask(&gateway, &known.sign(&gateway, "GET", "/v1/chats/c/sets")).await;
+        assert_eq!(answer.status, 200);
+        let begun = std::time::Instant::now();
+        let answer = ask(&gateway, &honest.sign(&gateway, "GET", "/v1/chats/c/sets")).await;
+        assert!([404, 503].contains(&answer.status.as_u16()), "{}", answer.status);
+        begun.elapsed()
+    };
+    let (answers, _) = futures_util::future::join(flood, meanwhile).await;
+    assert!(answers.iter().any(|answer| answer.status == 503), "most are told at once that there is no place");
+    // Nothing is remembered against the one that found no place.
+    eventually("a place", async || {
+        let answer = ask(&gateway, &honest.sign(&gateway, "GET", "/v1/chats/c/sets")).await;
+        (answer.status == 404).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_signature_that_expired_while_its_request_waited_is_worth_nothing() {
+    let clock = Clock::fixed(1_790_000_000_000);
+    let gateway = builder().clock(clock.clone()).start().await;
+    let agent = SigningAgent::start(&[1]).await;
+    let now = 1_790_000_000;
+    let signing = Signing { created: now, expires: now + 60, ..agent.sign(&gateway, "GET", "/ws") };
+    let mut headers = HeaderMap::new();
+    for (name, value) in signing.headers() {
+        headers.insert(name, HeaderValue::from_str(&value).unwrap());
+    }
+    let authority = gateway.address().to_string();
+    let request =
+        || Request { method: "GET", authority: Some(&authority), target: "/ws", headers: &headers, body: None };
+    let signatures = &gateway.state().signatures;
+    let prove = async || signatures.prove(request(), || Ok(())).await.unwrap();
+    let (first, second, third) = (prove().await, prove().await, prove().await);
+    signatures.accept(first, &[]).await.unwrap();
+    let code = async |proof| match signatures.accept(proof, &[]).await.unwrap_err() {
+        Refusal::Signature(error) => error.code(),
+        other => panic!("{other}"),
+    };
+    // To the end of its time with the leeway it is remembered; from then on it is no good.
+    clock.set((now + 120) * 1000);
+    assert_eq!(code(second).await, "signature_replayed");
+    clock.set((now + 121) * 1000);
+    gateway.state().store.sweep_nonces((now + 121) * 1000, 100).await.unwrap();
+    assert_eq!(code(third).await, "signature_expired");
+}
+
+#[tokio::test]
+async fn a_set_that_cannot_be_renewed_goes_on_serving() {
+    let gateway = builder().with(|layer| layer.failed_auth_rate = Some(0)).start().await;
+    let mut agent = SigningAgent::start(&[1]).await;
+    gateway.put_chat("c", &[&agent.principal()]).await;
+    let outcome = async |agent: &SigningAgent| ask(&gateway, &agent.sign(&gateway, "GET", "/v1/chats/c/sets")).await;
+    assert_eq!(outcome(&agent).await.status, 200);
+    // Whoever names a key that is not in the set has it fetched again, which fails from now on.
+    agent.spoil();
+    agent.seeds = vec![2];
+    eventually("another fetch", async || {
+        assert_eq!(code(&outcome(&agent).await), "signature_key_unknown");
+        (agent.origin.accepted() >= 2).then_some(())
+    })
+    .await;
+    agent.seeds = vec![1];
+    assert_eq!(outcome(&agent).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_signed_upgrade_is_what_its_signature_covers() {
+    let gateway = builder().start().await;
+    let agent = SigningAgent::start(&[1]).await;
+    let mut headers = agent.sign(&gateway, "GET", "/ws").headers();
+    headers.push(("uamp-connection", "data".to_owned()));
+    let refused = upgrade(&gateway, &headers).await.whole().await;
+    assert_eq!((refused.status.as_u16(), refused.code().as_str()), (400, "bad_request"));
+    // The rest of a query is refused as every other is.
+    let refused = gateway.get("/ws?conn=data&conn=control", "").await;
+    assert_eq!((refused.status.as_u16(), refused.code().as_str()), (400, "bad_request"));
 }

@@ -14,6 +14,8 @@ use support::db::{self, TestDatabase};
 use support::{Answer, Gateway, span};
 
 on_both_databases!(
+    what_strangers_sign_out_changes_nothing,
+    a_browser_that_has_to_make_room_is_out_at_once,
     a_token_signs_a_browser_in_and_the_cookie_reads,
     a_code_signs_in_once_however_many_come_together,
     signing_out_ends_the_cookie_wherever_it_is,
@@ -75,6 +77,42 @@ fn hidden_fields(page: &Answer) -> String {
         (name.to_owned(), rest.split('"').next().unwrap().replace("&amp;", "&"))
     });
     url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
+}
+
+async fn what_strangers_sign_out_changes_nothing(database: &TestDatabase) {
+    let gateway = house(Gateway::builder().on(database)).await;
+    let alice = cookie(&sign_in(&gateway, &format!("token={}", gateway.reader("user:alice"))).await);
+    assert_eq!(get(&gateway, SETS, &alice).await.status, 200);
+    let store = gateway.state().store.clone();
+    let before = (store.generation(), store.withdrawals());
+    let origin = gateway.state().public_url.to_string();
+    for value in ["A".repeat(43), "short".to_owned()] {
+        let headers = [("origin", origin.as_str()), ("cookie", &*format!("sluice={value}"))];
+        assert_eq!(browse(&gateway, Method::POST, "/signout", &headers, "").await.status, 303);
+    }
+    let link = gateway.ask(Method::DELETE, "/v1/chats/c1/links/x", &gateway.reader("user:alice"), None).await;
+    assert_eq!(link.status, 404);
+    assert_eq!((store.generation(), store.withdrawals()), before);
+    // Signing out for real ends that cookie, and voids no answer about what others may read.
+    let headers = [("origin", origin.as_str()), ("cookie", alice.as_str())];
+    assert_eq!(browse(&gateway, Method::POST, "/signout", &headers, "").await.status, 303);
+    assert_eq!((store.generation(), store.withdrawals()), (before.0, before.1 + 1));
+    assert_eq!(get(&gateway, SETS, &alice).await.status, 401);
+}
+
+async fn a_browser_that_has_to_make_room_is_out_at_once(database: &TestDatabase) {
+    let gateway = house(Gateway::builder().on(database)).await;
+    let form = format!("token={}", gateway.reader("user:alice"));
+    let first = cookie(&sign_in(&gateway, &form).await);
+    assert_eq!(get(&gateway, SETS, &first).await.status, 200);
+    // Two in one millisecond would be in no order.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    for _ in 0..63 {
+        sign_in(&gateway, &form).await;
+    }
+    assert_eq!(get(&gateway, SETS, &first).await.status, 200);
+    sign_in(&gateway, &form).await;
+    assert_eq!(get(&gateway, SETS, &first).await.status, 401);
 }
 
 async fn a_token_signs_a_browser_in_and_the_cookie_reads(database: &TestDatabase) {

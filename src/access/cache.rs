@@ -48,7 +48,8 @@ pub(super) struct Cache(Remembered<Key, Answer>);
 
 impl Cache {
     pub(super) fn new(bytes: u64) -> Self {
-        Self(Remembered::new(bytes, |key, answer| Some(u32::try_from(weight(key, answer)).unwrap_or(u32::MAX))))
+        let weigh = |key: &Key, answer: &Answer| Some(u32::try_from(weight(key, answer)).unwrap_or(u32::MAX));
+        Self(Remembered::new(bytes, weigh, Store::generation))
     }
 
     /// The remembered answer, or else the one that `ask` gets. A failure is not remembered.

@@ -13,7 +13,7 @@ mod sources;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -164,6 +164,12 @@ pub struct SetAccess {
     pub manifest: KeptManifest,
     /// The tasks it answers.
     pub tasks: Tasks,
+}
+
+/// The hosts and ports that locations name, at which an agent has to be known (see [`Store::claim_endpoints`]) before
+/// anything that it announces there can be read.
+pub fn endpoints<'a>(locations: impl IntoIterator<Item = &'a Location>) -> BTreeSet<String> {
+    sources::endpoints(locations)
 }
 
 /// A file of a set that a caller may read.

@@ -1,22 +1,20 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use url::Url;
-
 use super::{Announced, Readable, Remote, Source, Way};
-use crate::protocol::{AgentName, Location, LocationKind, Principal};
+use crate::protocol::plain_url;
+use crate::protocol::{AgentName, Location, LocationKind, PlainUrl, Principal};
 use crate::store::{Offer, Store, StoreError};
 
 /// Most agents whose announcements are sources of one answer.
 const AGENTS: usize = 8;
 /// Most sources of one announcement.
 const SOURCES: usize = 8;
-/// How deep in a URL's path an agent's own URL may lie.
-const SEGMENTS: usize = 8;
 
 /// The ways that the offers name, in the offers' order and in each one's own: one offer for each agent.
 pub(super) async fn of(store: &Store, offers: Vec<Offer>) -> Result<Vec<Source>, StoreError> {
-    let people = People::named(store, offers.iter().flat_map(|offer| &offer.locations)).await?;
+    let named = offers.iter().flat_map(|offer| offer.locations.iter().map(|location| (&offer.agent, location)));
+    let people = People::named(store, named.collect()).await?;
     let mut found: Vec<Source> = Vec::new();
     let mut seen: HashSet<Principal> = HashSet::new();
     for offer in offers {
@@ -36,18 +34,27 @@ pub(super) async fn of(store: &Store, offers: Vec<Offer>) -> Result<Vec<Source>,
 struct People {
     /// Who holds the names of `relay` locations.
     holders: HashMap<AgentName, Principal>,
-    /// The agents, known by their URLs, whose places are named.
+    /// The agents, known by their URLs, that places below another agent's URL belong to.
     owners: HashSet<Principal>,
+    /// Who is the only one known at a host and port.
+    sole: HashMap<String, Principal>,
 }
 
 impl People {
-    async fn named(store: &Store, locations: impl IntoIterator<Item = &Location>) -> Result<Self, StoreError> {
+    async fn named(store: &Store, locations: Vec<(&Principal, &Location)>) -> Result<Self, StoreError> {
         let mut names: Vec<AgentName> = Vec::new();
         let mut possible: HashSet<Principal> = HashSet::new();
-        for location in locations {
+        let mut authorities: HashSet<String> = HashSet::new();
+        for (agent, location) in locations {
             match location.kind {
                 LocationKind::Relay => names.extend(location.target.parse::<AgentName>()),
-                LocationKind::Https | LocationKind::Robutler => possible.extend(owners(&location.target)),
+                LocationKind::Https | LocationKind::Robutler => {
+                    let Some(place) = PlainUrl::parse(&location.target) else { continue };
+                    match agent.agent_url() {
+                        Some(url) => possible.extend(own(url, &place).iter().flat_map(|own| place.owners_below(own))),
+                        None => drop(authorities.insert(place.authority().to_owned())),
+                    }
+                }
                 LocationKind::S3 | LocationKind::Oci | LocationKind::Other(_) => {}
             }
         }
@@ -56,8 +63,31 @@ impl People {
         Ok(Self {
             holders: if names.is_empty() { HashMap::new() } else { store.holders(&names).await? },
             owners: if possible.is_empty() { possible } else { store.agents_among(&possible).await? },
+            sole: if authorities.is_empty() { HashMap::new() } else { store.sole_at(&authorities).await? },
         })
     }
+
+    /// Whether the gateway may sign what it asks at `target` for an agent. One that is known by its URL may name what lies
+    /// below that URL and below no other agent's; one that is known by its token only what is at a host and port where
+    /// nobody else is known.
+    fn let_sign(&self, agent: &Principal, kind: &LocationKind, target: &str) -> bool {
+        match kind {
+            LocationKind::Https | LocationKind::Robutler => {
+                let Some(place) = PlainUrl::parse(target) else { return false };
+                match agent.agent_url() {
+                    Some(url) => own(url, &place)
+                        .is_some_and(|own| place.owners_below(&own).all(|owner| !self.owners.contains(&owner))),
+                    None => self.sole.get(place.authority()) == Some(agent),
+                }
+            }
+            LocationKind::S3 | LocationKind::Oci | LocationKind::Relay | LocationKind::Other(_) => false,
+        }
+    }
+}
+
+/// An agent's own URL, where the place lies below it.
+fn own(agent: &str, place: &PlainUrl) -> Option<PlainUrl> {
+    PlainUrl::parse(agent.trim_end_matches('/')).filter(|own| place.is_below(own))
 }
 
 /// The ways to some bytes that an agent's announcement names. Where it names no location at all, the agent's own
@@ -80,7 +110,7 @@ fn ways(agent: &Principal, task: Option<&String>, locations: &[Location], people
                 agent: agent.clone(),
                 location: location.clone(),
                 task: task.cloned(),
-                signed: is_signed(agent, &location.kind, &location.target, &people.owners),
+                signed: people.let_sign(agent, &location.kind, &location.target),
             })),
         };
         if !ways.contains(&way) && ways.len() < SOURCES {
@@ -90,33 +120,10 @@ fn ways(agent: &Principal, task: Option<&String>, locations: &[Location], people
     ways
 }
 
-/// Whether the gateway may sign what it asks at `target`. An agent that is known by its URL may name only what lies below
-/// that URL; one that is known by its token only what lies below no other agent's.
-fn is_signed(agent: &Principal, kind: &LocationKind, target: &str, known: &HashSet<Principal>) -> bool {
-    match kind {
-        LocationKind::Https | LocationKind::Robutler => {
-            let mut owners = owners(target);
-            if agent.as_str().starts_with("agent:http") {
-                owners.any(|owner| owner == *agent)
-            } else {
-                !owners.any(|owner| known.contains(&owner))
-            }
-        }
-        LocationKind::S3 | LocationKind::Oci | LocationKind::Relay | LocationKind::Other(_) => false,
-    }
-}
-
-/// The agents, known by their URLs, that a URL may belong to: its origin, and every folder that it lies in.
-fn owners(target: &str) -> impl Iterator<Item = Principal> + use<> {
-    let url = Url::parse(target).ok();
-    let segments: Vec<String> =
-        url.iter().flat_map(|url| url.path_segments()).flatten().map(str::to_owned).take(SEGMENTS).collect();
-    let origin = url.map(|url| url.origin().ascii_serialization());
-    let folders = (0..=segments.len()).map(move |depth| segments[..depth].join("/"));
-    let bases = origin.into_iter().flat_map(move |origin| {
-        folders.clone().map(move |folder| if folder.is_empty() { origin.clone() } else { format!("{origin}/{folder}") })
-    });
-    bases.filter_map(|base| Principal::agent(&base).ok())
+/// The hosts and ports at which places of these locations are asked.
+pub(super) fn endpoints<'a>(locations: impl IntoIterator<Item = &'a Location>) -> BTreeSet<String> {
+    let asked = |location: &&Location| matches!(location.kind, LocationKind::Https | LocationKind::Robutler);
+    plain_url::authorities(locations.into_iter().filter(asked).map(|location| location.target.as_str()))
 }
 
 /// Where the bytes of an announcement that is not kept yet can be read: the same rules as for offers.
@@ -126,7 +133,8 @@ pub(super) async fn announced(
     wanted: Announced,
 ) -> Result<Option<Readable>, StoreError> {
     let Announced { sha256, size, task, locations } = wanted;
-    let people = People::named(store, &locations).await?;
+    store.claim_endpoints(agent, endpoints(&locations)).await?;
+    let people = People::named(store, locations.iter().map(|location| (agent, location)).collect()).await?;
     let ways = ways(agent, task.as_ref(), &locations, &people);
     let sources: Vec<_> = ways.into_iter().map(|way| Source { agent: agent.clone(), way }).collect();
     // Read whole, so that its own hash vouches for every byte.
@@ -145,20 +153,32 @@ mod tests {
     #[test]
     fn a_place_is_asked_in_the_gateways_name_only_for_whom_it_belongs_to() {
         let url = "https://a.example/agents/flow/artifacts/blobs/sha256:00";
-        let known: HashSet<_> = [agent("https://b.example"), agent("https://c.example/agents/x")].into();
-        let signed = |who: &str, target: &str| is_signed(&agent(who), &LocationKind::Https, target, &known);
+        let people = People {
+            holders: HashMap::new(),
+            owners: [agent("https://a.example/agents/other")].into(),
+            sole: [("a1.example:443".to_owned(), agent("a1")), ("a2.example:443".to_owned(), agent("a2"))].into(),
+        };
+        let signed = |who: &str, target: &str| people.let_sign(&agent(who), &LocationKind::Https, target);
         assert!(signed("https://a.example/agents/flow", url));
         assert!(signed("https://a.example", url));
-        assert!(!signed("https://a.example/agents/flo", url));
-        assert!(!signed("https://a.example/agents/flow/more", url));
-        assert!(!signed("https://b.example", url));
-        // By its token, an agent may stand behind any URL that is nobody's.
-        assert!(signed("a1", url));
-        assert!(!signed("a1", "https://b.example/anything"));
-        assert!(!signed("a1", "https://B.example:443/anything"));
-        assert!(!signed("a1", "https://c.example/agents/x/artifacts/blobs/sha256:00"));
-        assert!(!signed("a1", "https://c.example/agents/y/../x/artifacts/blobs/sha256:00"));
-        assert!(signed("a1", "https://c.example/agents/y/artifacts/blobs/sha256:00"));
-        assert!(!is_signed(&agent("a1"), &LocationKind::S3, url, &known));
+        for other in [
+            "https://a.example/agents/flo",
+            "https://a.example/agents/flow/more",
+            "https://b.example",
+            "https://a.example/agents/%66low",
+        ] {
+            assert!(!signed(other, url), "{other}");
+        }
+        // Not even below its own URL where that is another agent's.
+        assert!(!signed("https://a.example", "https://a.example/agents/other/artifacts/blobs/sha256:00"));
+        // By its token, an agent may stand behind a host and port where it is the only one.
+        assert!(signed("a1", "https://a1.example/artifacts/blobs/sha256:00"));
+        assert!(signed("a1", "https://A1.example:443/any/where"));
+        for target in
+            [url, "https://a2.example/x", "https://a1.example:8443/x", "https://a1.example/%78", "https://b.example/x"]
+        {
+            assert!(!signed("a1", target), "{target}");
+        }
+        assert!(!people.let_sign(&agent("a1"), &LocationKind::S3, "https://a1.example/x"));
     }
 }

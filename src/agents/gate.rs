@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use crate::clock::Clock;
-use crate::identity::{Identity, TokenError, Tokens};
+use crate::identity::{Identity, Refusal, Signatures, TokenError, Tokens};
 use crate::protocol::frames::ErrorBody;
 use crate::protocol::{AgentName, Principal};
 use crate::store::{Claim, Store, StoreError};
@@ -69,14 +69,15 @@ pub struct Proven {
 #[derive(Debug, Clone)]
 pub struct Gate {
     tokens: Tokens,
+    signatures: Signatures,
     store: Store,
     clock: Clock,
 }
 
 impl Gate {
-    /// A gate that knows these tokens, and names by this store.
-    pub fn new(tokens: Tokens, store: Store, clock: Clock) -> Self {
-        Self { tokens, store, clock }
+    /// A gate that knows these tokens, names by this store, and the keys of those that sign by `signatures`.
+    pub fn new(tokens: Tokens, signatures: Signatures, store: Store, clock: Clock) -> Self {
+        Self { tokens, signatures, store, clock }
     }
 
     /// Who a credential says its bearer is. It may wait for a platform's keys.
@@ -93,32 +94,6 @@ impl Gate {
         agent(self.tokens.verify(token, &self.clock))
     }
 
-    /// Whether the agent that signed may go by this name: the first that it asked for on its connection, and one that it
-    /// holds once it holds any. Another agent on the same connection would otherwise pass as this one.
-    async fn is_its_own(
-        &self,
-        agent: &Principal,
-        once: &OnceLock<AgentName>,
-        name: &AgentName,
-    ) -> Result<(), ErrorBody> {
-        let foreign = |known: &AgentName| {
-            let message =
-                format!("the signature proves the agent {known}; another agent here needs a token of its own");
-            Err(ErrorBody::new("forbidden", message))
-        };
-        let first = once.get_or_init(|| name.clone());
-        if first != name {
-            return foreign(first);
-        }
-        match self.store.names_of(agent).await {
-            Ok(names) => match names.first() {
-                Some(known) if !names.contains(name) => foreign(known),
-                _ => Ok(()),
-            },
-            Err(error) => Err(unavailable(&error)),
-        }
-    }
-
     /// Admits an agent under the name it asks for. A name belongs to the first principal that held it.
     pub async fn admit(&self, credential: Option<&Credential>, name: Option<&str>) -> Result<Admitted, ErrorBody> {
         let Proven { agent, name: own_name, owner } = self.identify(credential).await?;
@@ -133,14 +108,32 @@ impl Gate {
             let message = format!("the token is for the agent {own_name}, not for the one named");
             return Err(ErrorBody::new("forbidden", message));
         }
-        if let Some(Credential::Signed(agent, once)) = credential {
-            self.is_its_own(agent, once, &name).await?;
+        let now = self.clock.unix_millis();
+        let claim = match credential {
+            // The first name that it asked for on its connection, and one that it holds once it holds any: another agent
+            // on the same connection would otherwise pass as this one.
+            Some(Credential::Signed(_, once)) => {
+                let first = once.get_or_init(|| name.clone());
+                if first != &name {
+                    return Err(foreign(first));
+                }
+                self.store.claim_only_name(&name, &agent, now).await
+            }
+            _ => self.store.claim_name(&name, &agent, now).await,
+        };
+        match claim.map_err(|error| unavailable(&error))? {
+            Claim::Held => {}
+            Claim::Foreign => return Err(ErrorBody::new("forbidden", "this name belongs to another agent")),
+            Claim::Other(known) => return Err(foreign(&known)),
         }
-        match self.store.claim_name(&name, &agent, self.clock.unix_millis()).await {
-            Ok(Claim::Held) => Ok(Admitted { agent, name, owner }),
-            Ok(Claim::Foreign) => Err(ErrorBody::new("forbidden", "this name belongs to another agent")),
-            Err(error) => Err(unavailable(&error)),
+        if matches!(credential, Some(Credential::Signed(..))) {
+            // It has a name now, so its keys are to be known for good.
+            self.signatures.keep_keys(&agent).await.map_err(|refusal| match refusal {
+                Refusal::Signature(_) => ErrorBody::new("unauthorized", refusal.to_string()),
+                _ => ErrorBody::new("unavailable", refusal.to_string()),
+            })?;
         }
+        Ok(Admitted { agent, name, owner })
     }
 
     /// Notes that agents that have left were last heard of at this time, in Unix milliseconds.
@@ -149,6 +142,11 @@ impl Gate {
             tracing::debug!(%error, "cannot note when an agent was last heard of");
         }
     }
+}
+
+fn foreign(known: &AgentName) -> ErrorBody {
+    let message = format!("the signature proves the agent {known}; another agent here needs a token of its own");
+    ErrorBody::new("forbidden", message)
 }
 
 fn no_credential() -> ErrorBody {

@@ -25,7 +25,7 @@ use crate::config::{PublicUrl, Settings};
 use crate::events::{self, Events};
 use crate::http::limit::Limiter;
 use crate::http::ops::{self, Hosts, Ops, Probe};
-use crate::http::server::{self, Limits, Listener};
+use crate::http::server::{self, Limits, Listener, PerAddress};
 use crate::http::{self, AppState};
 use crate::identity::{GatewayKey, HandedOut, Platform, Signatures, Tokens};
 use crate::metrics::Metrics;
@@ -45,7 +45,7 @@ const OPS_CONNECTIONS: usize = 256;
 const ACCESS_BYTES: u64 = 64 << 20;
 
 /// Fetches of key sets and other small things at once.
-const FETCHES: Bounds = Bounds { total: 32, per_host: 2 };
+const FETCHES: Bounds = Bounds { total: 32, per_host: 2, waiting: 1024, lookups: 32, lookups_per_domain: 16 };
 
 /// How long connections may take to end after the grace period.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -104,10 +104,17 @@ impl Gateway {
         // It answered just now; a look at the metrics before the first check must not find it down.
         metrics.database_up.set(1);
         let (draining, cut) = (CancellationToken::new(), CancellationToken::new());
+        let signatures = Signatures::new(
+            signature_rules(&settings, &public_url),
+            (settings.signed_agents, settings.key_continuity),
+            &outbound,
+            (store.clone(), clock.clone(), metrics.clone()),
+            tracker.clone(),
+        );
         let events = Events::new(events::Limits::default(), metrics.clone());
         let agents = Arc::new(Agents {
             registry: Registry::new(metrics.clone(), events.clone()),
-            gate: Gate::new(tokens.clone(), store.clone(), clock.clone()),
+            gate: Gate::new(tokens.clone(), signatures.clone(), store.clone(), clock.clone()),
             metrics: metrics.clone(),
             clock: clock.clone(),
             timing: Timing {
@@ -149,13 +156,7 @@ impl Gateway {
             handed_out: HandedOut::new(store.clone(), &tokens, clock.clone()),
             signin_ttl: settings.signin_ttl,
             links: settings.links,
-            signatures: Signatures::new(
-                signature_rules(&settings, &public_url),
-                settings.key_continuity,
-                &outbound,
-                (store.clone(), clock.clone(), metrics.clone()),
-                tracker.clone(),
-            ),
+            signatures,
             limiter: Arc::new(Limiter::new(&settings.request_limits, metrics.clone())),
             audit,
             key,
@@ -213,7 +214,12 @@ impl Gateway {
         );
         let limits = Limits {
             connections: settings.max_connections,
+            of_addresses: PerAddress::new(
+                settings.address_connections(),
+                state.metrics.requests_limited.with_label_values(&["address_connections"]),
+            ),
             head: server::HEAD_TIMEOUT,
+            idle: server::IDLE_TIMEOUT,
             stall: settings.stall_timeout,
             grace: settings.shutdown_grace,
         };
@@ -235,6 +241,8 @@ impl Gateway {
             );
             draining.cancel();
         };
+        let ops_limits =
+            Limits { connections: OPS_CONNECTIONS, of_addresses: PerAddress::unlimited(), ..limits.clone() };
         let serving = async {
             server::serve(public, http::router(state.clone()), limits, draining.clone(), cut).await;
             state.agents.stop.cancel();
@@ -246,7 +254,6 @@ impl Gateway {
             drained.cancel();
         };
         // The operator's listener stays while the public one drains: that is when it is looked at.
-        let ops_limits = Limits { connections: OPS_CONNECTIONS, ..limits };
         let operating =
             server::serve(operators, ops::router(ops), ops_limits, drained.clone(), CancellationToken::new());
         tokio::join!(

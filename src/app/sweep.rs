@@ -26,8 +26,8 @@ const SESSIONS: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 const KEYS: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 
 /// Rows that the sweep removes, as metrics name them.
-const KINDS: [&str; 8] =
-    ["reads", "handed_out", "expired_sets", "old_sets", "unbound_sets", "sessions", "manifests", "nonces"];
+const KINDS: [&str; 9] =
+    ["reads", "handed_out", "expired_sets", "old_sets", "unbound_sets", "sessions", "manifests", "endpoints", "nonces"];
 
 /// How long what is kept is kept.
 #[derive(Debug, Clone, Copy)]
@@ -80,6 +80,7 @@ impl Sweep<'_> {
         self.in_batches("unbound_sets", || self.store.sweep_announcements(unbound, BATCH)).await;
         self.in_batches("sessions", || self.store.sweep_sessions(sessions, BATCH)).await;
         self.in_batches("manifests", || self.store.sweep_manifests(MANIFESTS)).await;
+        self.in_batches("endpoints", || self.store.sweep_endpoints(BATCH)).await;
         // While agents sign, their nonces go meanwhile; these are the last ones'.
         self.in_batches("nonces", || self.store.sweep_nonces(self.clock.unix_millis(), BATCH)).await;
         if let Err(error) = self.keys().await {

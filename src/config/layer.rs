@@ -6,6 +6,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use super::values::{Authority, DatabaseUrl, FetchUrl, ListenAddr, Network, PublicUrl, Size, Span};
+use crate::identity::SignedAgents;
 use crate::logging::LogFormat;
 use crate::protocol::address::AllowedHost;
 
@@ -33,7 +34,7 @@ layer! {
     #[arg(long, env = "SLUICE_LISTEN", value_name = "ADDR:PORT")]
     listen: ListenAddr,
 
-    /// Listener for /metrics, /healthz and /readyz [default: 127.0.0.1:9090]
+    /// Listener for /metrics, /healthz and /readyz, without a sign-in [default: 127.0.0.1:9090]
     #[arg(long, env = "SLUICE_OPS_LISTEN", value_name = "ADDR:PORT")]
     ops_listen: ListenAddr,
 
@@ -53,6 +54,11 @@ layer! {
     /// Authorities (host, perhaps with a port) that a signature may be made for [default: the public URL's]
     #[arg(long, env = "SLUICE_ACCEPT_AUTHORITY", value_name = "AUTHORITY", value_delimiter = ',')]
     accept_authority: Vec<Authority>,
+
+    /// Agents that may sign instead of sending a token: none, known (in a chat, by a name, or with a bound session), any
+    /// [default: any]
+    #[arg(long, env = "SLUICE_SIGNED_AGENTS", value_name = "WHICH", value_enum)]
+    signed_agents: SignedAgents,
 
     /// Take a new key of a known agent only from a request that a key held before signed too [default: true]
     #[arg(long, env = "SLUICE_KEY_CONTINUITY", value_name = "BOOL", num_args = 0..=1, require_equals = true,
@@ -126,6 +132,11 @@ layer! {
     /// Connections held at once; more wait to be accepted [default: 16384]
     #[arg(long, env = "SLUICE_MAX_CONNECTIONS", value_name = "N")]
     max_connections: u32,
+
+    /// Connections held at once from one address (IPv6: a /64) that is no trusted proxy's; 0: no limit [default: 1024,
+    /// without counting loopback]
+    #[arg(long, env = "SLUICE_ADDRESS_CONNECTIONS", value_name = "N")]
+    address_connections: u32,
 
     /// Transfers at once; one more is answered 503 [default: 1024, or what the memory budget has frames for]
     #[arg(long, env = "SLUICE_MAX_TRANSFERS", value_name = "N")]

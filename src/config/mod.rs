@@ -6,7 +6,7 @@
 mod layer;
 mod values;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,13 +16,14 @@ use ipnet::IpNet;
 pub use layer::Layer;
 pub use values::{Authority, DatabaseUrl, FetchUrl, InvalidValue, ListenAddr, Network, PublicUrl, Size, Span};
 
-use crate::identity::PlatformOptions;
+use crate::identity::{PlatformOptions, SignedAgents};
 use crate::logging::LogFormat;
 use crate::protocol::address::Allowed;
 use crate::protocol::limits::DATA_PAYLOAD;
 use crate::store::{Amount, Quota};
 
 const MAX_TRANSFERS: u32 = 1024;
+const ADDRESS_CONNECTIONS: u32 = 1024;
 /// A settings file is a page of text; anything longer is a mistake in the path.
 const CONFIG_BYTES: u64 = 1024 * 1024;
 
@@ -93,6 +94,8 @@ pub struct Settings {
     pub named_public_url: Option<PublicUrl>,
     /// The authorities that a signature may be made for, when somebody named any; see [`Settings::authorities`].
     pub named_authorities: Vec<Authority>,
+    /// Which agents may sign instead of sending a token.
+    pub signed_agents: SignedAgents,
     /// Whether a known agent's new key needs one that it held before.
     pub key_continuity: bool,
     /// The database.
@@ -125,6 +128,8 @@ pub struct Settings {
     pub memory_budget: u64,
     /// Connections held at once.
     pub max_connections: usize,
+    /// Of these, from one address; 0 is no limit. None where nobody chose.
+    pub named_address_connections: Option<u32>,
     /// Transfers at once: at most as many as the memory budget has frames.
     pub max_transfers: usize,
     /// Whether sets of a task are served only to requests that name it.
@@ -209,6 +214,7 @@ impl Settings {
             allow_hosts: Allowed::new(layer.allow_hosts.unwrap_or_default()),
             named_public_url: layer.public_url,
             named_authorities: layer.accept_authority.unwrap_or_default(),
+            signed_agents: layer.signed_agents.unwrap_or_default(),
             key_continuity: layer.key_continuity.unwrap_or(true),
             token_secret_file: layer.token_secret_file.unwrap_or_else(|| data_dir.join("token.secret")),
             platform: platform(layer.token_jwks_url, layer.token_issuer, layer.token_audience)?,
@@ -226,6 +232,7 @@ impl Settings {
             max_transfers: max_transfers(layer.max_transfers, memory_budget)?,
             memory_budget,
             max_connections,
+            named_address_connections: layer.address_connections,
             require_task: layer.require_task.unwrap_or(false),
             request_limits: RequestLimits {
                 reader_rate: layer.reader_rate.unwrap_or(1000),
@@ -249,6 +256,19 @@ impl Settings {
     /// The base of every URL handed out: the one that was named, else the address that was `bound`.
     pub fn public_url(&self, bound: SocketAddr) -> PublicUrl {
         self.named_public_url.clone().unwrap_or_else(|| PublicUrl::of_listener(bound))
+    }
+
+    /// How many connections one address may hold, and of which it is not counted: trusted proxies, and unless somebody
+    /// chose the number, this machine's own, behind whose loopback there may be a proxy that nobody named.
+    pub fn address_connections(&self) -> (u32, Vec<IpNet>) {
+        let mut uncounted = self.request_limits.trusted_proxies.clone();
+        if self.named_address_connections.is_none() {
+            uncounted.extend([
+                IpNet::from(IpAddr::from(Ipv4Addr::LOCALHOST)),
+                IpNet::from(IpAddr::from(Ipv6Addr::LOCALHOST)),
+            ]);
+        }
+        (self.named_address_connections.unwrap_or(ADDRESS_CONNECTIONS), uncounted)
     }
 
     /// The authorities that a signature may be made for: those that were named, else the public URL's.

@@ -5,24 +5,26 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{self, WebSocket, WebSocketUpgrade};
-use axum::extract::{Query, State};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
-use http::{Extensions, HeaderMap, Method, Uri};
+use http::request::Parts;
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_tungstenite::tungstenite;
 use tokio_tungstenite::tungstenite::error::ProtocolError;
 
 use super::error::Problem;
+use super::json::QueryOf;
 use super::{AppState, auth};
 use crate::agents::{Agents, Announce, Close, Connection, Credential, Kind, Mailbox, Message, Text};
 use crate::protocol::data::FRAME_MAX;
 use crate::protocol::frames::{ErrorBody, PlatformFrame};
 use crate::protocol::limits::MANIFEST_BYTES;
+use crate::protocol::signature::is_signed;
 use crate::sets::{Announcer, Decision, Reading, Refusal};
 
 /// A control frame may be an inlined manifest of 16 MiB and its envelope.
@@ -53,36 +55,44 @@ pub struct ConnectQuery {
 /// and closed with 4001: an answer of 401 would leave an agent's log without the reason.
 pub async fn connect(
     State(state): State<AppState>,
-    Query(query): Query<ConnectQuery>,
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
-    extensions: Extensions,
+    QueryOf(query): QueryOf<ConnectQuery>,
+    parts: Parts,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
     let upgrade =
         upgrade.map_err(|_| Problem::BadRequest("this route is for WebSocket upgrades over HTTP/1.1".into()))?;
+    let Parts { headers, extensions, .. } = &parts;
+    let named = query.conn.as_deref() == Some("data");
     let marked = headers.get("uamp-connection").is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"data"));
-    let kind = if marked || query.conn.as_deref() == Some("data") { Kind::Data } else { Kind::Control };
-    let (mut credential, proof) = match auth::bearer(&headers).or(query.token.as_deref()) {
+    let kind = if marked || named { Kind::Data } else { Kind::Control };
+    let (mut credential, proof) = match auth::bearer(headers).or(query.token.as_deref()) {
         Some(token) => (Some(Credential::token(token)), None),
-        None if auth::is_signed(&headers) => match auth::prove(&method, &uri, &headers, &state).await {
+        // A header that the signature does not cover could make another connection of it than was signed for.
+        None if is_signed(headers) && marked && !named => {
+            return Err(Problem::BadRequest("a signed data connection names itself in the query: ?conn=data".into()));
+        }
+        None if is_signed(headers) => match auth::prove(&parts, &state).await {
             Ok(proof) => (None, Some(proof)),
+            // It may come again, so nothing is said about its credential.
+            Err(problem) if !problem.is_about_credential() => return Err(problem),
             Err(problem) => (Some(refused(&problem)), None),
         },
         None => (None, None),
     };
     // Whoever has not said who they are by now may not fill as much memory as an agent may.
-    let mut known = proof.is_some() || state.agents.gate.identify(credential.as_ref()).await.is_ok();
+    let mut known = match &proof {
+        Some(proof) => auth::knows(&proof.principal, &state).await?,
+        None => state.agents.gate.identify(credential.as_ref()).await.is_ok(),
+    };
     if !known && credential.is_some() {
-        state.limiter.failed(&extensions)?;
+        state.limiter.failed(extensions)?;
     }
     state.limiter.admit(known).await?;
     if let Some(proof) = proof {
         let accepted = auth::accept(proof, &state).await;
         if accepted.is_err() {
             known = false;
-            state.limiter.failed(&extensions)?;
+            state.limiter.failed(extensions)?;
         }
         credential = Some(accepted.map_or_else(|problem| refused(&problem), Credential::signed));
     }

@@ -39,6 +39,9 @@ pub enum Problem {
     /// The signature proves nothing.
     #[error("{code}: {0}", code = .0.code())]
     BadSignature(SignatureError),
+    /// The operator takes no signatures, or none of an agent that is not known here.
+    #[error("this gateway takes no signature of this agent: use a token (its operator may set --signed-agents)")]
+    SignatureNotTaken,
     /// A valid credential of the wrong kind, judged by the route alone.
     #[error("this route needs an operator's token")]
     Forbidden,
@@ -113,8 +116,8 @@ pub enum Problem {
         /// When to try again.
         retry_after: Duration,
     },
-    /// Too many agents connect at once.
-    #[error("too many agents are connecting; try again")]
+    /// Too many agents connect, or sign, at once.
+    #[error("too many agents are asking at once; try again")]
     Busy {
         /// When to try again.
         retry_after: Duration,
@@ -144,12 +147,19 @@ impl Problem {
         self.status_and_code().0
     }
 
+    /// Whether the credential is refused, rather than the request at this moment.
+    pub fn is_about_credential(&self) -> bool {
+        self.status() == StatusCode::UNAUTHORIZED
+    }
+
     fn status_and_code(&self) -> (StatusCode, &'static str) {
         match self {
             Self::BadRequest(_) => (StatusCode::BAD_REQUEST, "bad_request"),
-            Self::NoCredential | Self::BadCredential(_) | Self::BadSignature(_) | Self::SignedOut => {
-                (StatusCode::UNAUTHORIZED, "unauthorized")
-            }
+            Self::NoCredential
+            | Self::BadCredential(_)
+            | Self::BadSignature(_)
+            | Self::SignatureNotTaken
+            | Self::SignedOut => (StatusCode::UNAUTHORIZED, "unauthorized"),
             Self::Forbidden | Self::ForeignOrigin | Self::LinksOff => (StatusCode::FORBIDDEN, "forbidden"),
             Self::TaskRequired => (StatusCode::FORBIDDEN, "task_required"),
             Self::TaskMismatch => (StatusCode::FORBIDDEN, "task_mismatch"),
@@ -193,7 +203,7 @@ impl Problem {
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         match self {
-            Self::NoCredential | Self::BadSignature(_) | Self::SignedOut => {
+            Self::NoCredential | Self::BadSignature(_) | Self::SignatureNotTaken | Self::SignedOut => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             // RFC 6750 section 3.1: only a request that brought a token is told that it is no good.

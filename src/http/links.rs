@@ -93,7 +93,7 @@ async fn make(
     }
     let file = state.access.file(&caller, &chat, &body.set, &body.path).await?.ok_or(Problem::NotFound)?;
     let now = state.clock.unix_millis();
-    let expires_at = now.saturating_add(i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX));
+    let expires_at = now.saturating_add(timestamp::millis(ttl));
     let secret = OpaqueSecret::generate();
     let link = LinkRecord {
         id: format!("{:032x}", rand::random::<u128>()),
@@ -178,7 +178,7 @@ async fn follow(
         return Err(Problem::NotFound);
     };
     let caller = Caller { principal: link.principal, chats: Some([link.chat.clone()].into()) };
-    state.limiter.reader(&extensions, &caller.principal)?;
+    state.limiter.link(&extensions, &link.id)?;
     let file = state.access.file(&caller, &link.chat, &link.manifest, &link.path).await?.ok_or(Problem::NotFound)?;
     let way = Way { chat: Some(link.chat), link: Some(link.id), ..Way::default() };
     let mut response = serve_file(&state, &caller, &method, &headers, (file, way)).await?;

@@ -11,6 +11,7 @@ pub mod download;
 pub mod error;
 pub mod events;
 pub mod json;
+mod keyed;
 pub mod keys;
 pub mod limit;
 pub mod links;

@@ -3,28 +3,37 @@
 //! A stranger's connection costs a bounded amount of memory and is given up when it does not move. No task outlives
 //! [`serve`], except what a handler made of an upgraded connection.
 
+use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::response::IntoResponse as _;
+use bytes::Bytes;
 use http::header::HOST;
 use http::uri::Authority;
 use http::{HeaderMap, Version};
+use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use ipnet::IpNet;
+use prometheus::IntCounter;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::error::Problem;
+use super::keyed::{InFlight, Permit, group};
 use crate::net::Socket;
 
 /// How long the head of a request may take to arrive, unless somebody has a reason to choose otherwise.
@@ -43,6 +52,8 @@ const HTTP2_CONNECTION_WINDOW: u32 = 1024 * 1024;
 const HTTP2_PING: Duration = Duration::from_secs(20);
 /// Bytes the kernel takes that the network has not: beyond this a slow reader is felt at once.
 const UNSENT_BYTES: u32 = 128 * 1024;
+/// How long a connection is kept on which nothing is asked and nothing is answered. (HTTP/1.1 gives one up sooner.)
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long to wait when the process cannot accept, for want of file descriptors as a rule.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
 
@@ -63,17 +74,54 @@ impl BindError {
 }
 
 /// What one listener grants.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Limits {
     /// Connections at once, upgraded ones included. Those beyond wait in the kernel's queue.
     pub connections: usize,
+    /// Of these, from one address.
+    pub of_addresses: PerAddress,
     /// How long the head of a request may take to arrive, and how long an idle HTTP/1.1 connection is kept.
     pub head: Duration,
+    /// How long a connection is kept on which nothing is asked and nothing is answered.
+    pub idle: Duration,
     /// A connection that takes none of the bytes waiting for it for this long is closed.
     pub stall: Duration,
     /// How long connections may take to finish once the listener stops.
     pub grace: Duration,
 }
+
+/// How many connections one address may hold (IPv6: each /64), upgraded ones included; one more is closed at once. Only
+/// what the system says of the other end counts, for nothing has been asked yet.
+#[derive(Debug, Clone)]
+pub struct PerAddress {
+    held: Arc<InFlight<IpAddr>>,
+    /// Proxies, and others behind whom there are many.
+    exempt: Arc<[IpNet]>,
+    refused: Option<IntCounter>,
+}
+
+impl PerAddress {
+    /// At most `limit` from one address that is not `exempt`; 0 is no limit. Those `refused` are counted.
+    pub fn new((limit, exempt): (u32, Vec<IpNet>), refused: IntCounter) -> Self {
+        Self { held: Arc::new(InFlight::new(limit)), exempt: exempt.into(), refused: Some(refused) }
+    }
+
+    /// No limit.
+    pub fn unlimited() -> Self {
+        Self { held: Arc::new(InFlight::new(0)), exempt: Arc::new([]), refused: None }
+    }
+
+    fn enter(&self, peer: IpAddr) -> Result<Option<Permit<IpAddr>>, ()> {
+        let peer = peer.to_canonical();
+        if self.exempt.iter().any(|net| net.contains(&peer)) {
+            return Ok(None);
+        }
+        self.held.enter(&group(peer)).map(Some).ok_or_else(|| self.refused.iter().for_each(IntCounter::inc))
+    }
+}
+
+/// A connection's place among all, and among those of its address.
+type Slot = (OwnedSemaphorePermit, Option<Permit<IpAddr>>);
 
 /// The other end of the connection that a request came on: an extension of every request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,20 +162,24 @@ pub async fn serve(
     cut: CancellationToken,
 ) {
     let tasks = TaskTracker::new();
+    let grace = limits.grace;
+    let slots = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
     let connections = Connections {
-        builder: Arc::new(builder(limits, &tasks, &cut)),
+        builder: Arc::new(builder(&limits, &tasks, &cut)),
         router,
-        limits,
+        limits: Arc::new(limits),
         stop: stop.clone(),
         cut: cut.clone(),
     };
-    let slots = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
     while let Some((stream, peer, slot)) = next(&listener, &slots, &stop).await {
-        tasks.spawn(connections.clone().run(stream, peer, slot));
+        // Dropped, it is closed.
+        if let Ok(of_address) = connections.limits.of_addresses.enter(peer.ip()) {
+            tasks.spawn(connections.clone().run(stream, peer, (slot, of_address)));
+        }
     }
     drop(listener);
     tasks.close();
-    if tokio::time::timeout(limits.grace, tasks.wait()).await.is_err() {
+    if tokio::time::timeout(grace, tasks.wait()).await.is_err() {
         tracing::warn!(connections = tasks.len(), "cutting what did not finish within the grace period");
         cut.cancel();
         tasks.wait().await;
@@ -171,27 +223,29 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 struct Connections {
     builder: Arc<Builder<Tracked>>,
     router: Router,
-    limits: Limits,
+    limits: Arc<Limits>,
     stop: CancellationToken,
     cut: CancellationToken,
 }
 
 impl Connections {
-    async fn run(self, stream: TcpStream, peer: SocketAddr, slot: OwnedSemaphorePermit) {
+    async fn run(self, stream: TcpStream, peer: SocketAddr, slot: Slot) {
         if let Err(error) = prepare(&stream) {
             tracing::debug!(%peer, %error, "the connection was gone before it began");
             return;
         }
         let socket = TokioIo::new(Socket::new(stream, self.limits.head, self.limits.stall, slot));
-        let router = self.router;
+        let (router, activity) = (self.router, Activity::default());
+        let running = activity.clone();
         let service = service_fn(move |mut request: http::Request<Incoming>| {
             request.extensions_mut().insert(Peer(peer));
-            let router = router.clone();
+            let (router, running) = (router.clone(), running.begin());
             async move {
-                match names_its_host(request.version(), request.headers()) {
-                    true => router.oneshot(request).await,
-                    false => Ok(Problem::BadRequest("the request names one Host".into()).into_response()),
-                }
+                let response = match names_its_host(request.version(), request.headers()) {
+                    true => router.oneshot(request).await?,
+                    false => Problem::BadRequest("the request names one Host".into()).into_response(),
+                };
+                Ok::<_, Infallible>(response.map(|body| Answer { body, _running: running }))
             }
         });
         let connection = self.builder.serve_connection_with_upgrades(socket, service);
@@ -200,12 +254,83 @@ impl Connections {
             tokio::select! {
                 ended = connection.as_mut() => return ended,
                 () = self.stop.cancelled() => connection.as_mut().graceful_shutdown(),
+                () = activity.ceases(self.limits.idle) => connection.as_mut().graceful_shutdown(),
             }
             connection.await
         };
         if let Some(Err(error)) = self.cut.run_until_cancelled(ended).await {
             tracing::debug!(%peer, error = error.as_ref(), "a connection ended early");
         }
+    }
+}
+
+/// What a connection has running.
+#[derive(Debug, Clone)]
+struct Activity(watch::Sender<usize>);
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self(watch::Sender::new(0))
+    }
+}
+
+/// A request that runs, to the end of its answer.
+#[derive(Debug)]
+struct RunningRequest(watch::Sender<usize>);
+
+impl Activity {
+    fn begin(&self) -> RunningRequest {
+        self.0.send_modify(|running| *running += 1);
+        RunningRequest(self.0.clone())
+    }
+
+    /// Waits until nothing has run for so long.
+    async fn ceases(&self, idle: Duration) {
+        let mut running = self.0.subscribe();
+        loop {
+            let is_idle = *running.borrow_and_update() == 0;
+            // The sender is here, so there is always a next change to wait for.
+            let changed = running.changed();
+            if is_idle {
+                if tokio::time::timeout(idle, changed).await.is_err() {
+                    return;
+                }
+            } else {
+                let _ = changed.await;
+            }
+        }
+    }
+}
+
+impl Drop for RunningRequest {
+    fn drop(&mut self) {
+        self.0.send_modify(|running| *running = running.saturating_sub(1));
+    }
+}
+
+/// A response's body, which runs until it is dropped.
+struct Answer {
+    body: Body,
+    _running: RunningRequest,
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -234,7 +359,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     socket2::SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES)
 }
 
-fn builder(limits: Limits, tasks: &TaskTracker, cut: &CancellationToken) -> Builder<Tracked> {
+fn builder(limits: &Limits, tasks: &TaskTracker, cut: &CancellationToken) -> Builder<Tracked> {
     let mut builder = Builder::new(Tracked { tasks: tasks.clone(), cut: cut.clone() });
     builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(HTTP1_BUFFER);
     builder

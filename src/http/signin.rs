@@ -11,7 +11,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use http::header::{CACHE_CONTROL, LOCATION, SET_COOKIE};
-use http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use http::{Extensions, HeaderMap, HeaderValue, StatusCode, Uri};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use url::form_urlencoded;
@@ -158,7 +158,7 @@ async fn sign_in(State(state): State<AppState>, request: Request) -> Response {
 /// Signs a browser in that holds `secret` from now on; until when.
 async fn admit(state: &AppState, fields: &Fields, secret: &OpaqueSecret) -> Result<i64, Refusal> {
     let now = state.clock.unix_millis();
-    let latest = now.saturating_add(millis(state.signin_ttl));
+    let latest = now.saturating_add(timestamp::millis(state.signin_ttl));
     let hash = state.handed_out.hash(Purpose::Browser, secret);
     if let Some(code) = &fields.code {
         let code = OpaqueSecret::parse(code).ok_or(Refusal::Code)?;
@@ -231,11 +231,21 @@ fn refused(state: &AppState, refusal: &Refusal, next: &str) -> Response {
     response
 }
 
-async fn sign_out(State(state): State<AppState>, headers: HeaderMap) -> Result<Response, Problem> {
+async fn sign_out(
+    State(state): State<AppState>,
+    extensions: Extensions,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
     cookie::same_origin(&headers, &state.public_url)?;
     let cookie = cookie::cookie(&headers, &state.public_url).flatten();
-    if let Some(secret) = cookie.as_deref().and_then(OpaqueSecret::parse) {
-        state.store.remove_browser(&state.handed_out.hash(Purpose::Browser, &secret)).await?;
+    // Asked before anything is written: whoever guesses at cookies keeps no writer busy.
+    match cookie.as_deref().and_then(OpaqueSecret::parse) {
+        Some(secret) if state.handed_out.browser(&secret).await?.is_some() => {
+            state.store.remove_browser(&state.handed_out.hash(Purpose::Browser, &secret)).await?;
+        }
+        // Counted, and signed out all the same.
+        Some(_) => drop(state.limiter.failed(&extensions)),
+        None => {}
     }
     Ok(go_on(SIGN_IN, &set_cookie(&state, "", 0)))
 }
@@ -274,7 +284,7 @@ async fn make_code(
     if next.as_deref().is_some_and(|next| !is_local(next)) {
         return Err(Problem::BadRequest("next is a path of this gateway, such as /chats/review".into()));
     }
-    let expires_at = state.clock.unix_millis().saturating_add(millis(ttl));
+    let expires_at = state.clock.unix_millis().saturating_add(timestamp::millis(ttl));
     let code = OpaqueSecret::generate();
     let record = BrowserRecord { principal: body.principal, chats: body.chats, expires_at };
     state.store.add_signin_code(&state.handed_out.hash(Purpose::SignInCode, &code), &record).await?;
@@ -285,10 +295,6 @@ async fn make_code(
     let no_store = [(CACHE_CONTROL, HeaderValue::from_static("no-store"))];
     Ok((StatusCode::CREATED, no_store, Json(CodeView { url, expires_at: timestamp::format_nearest(expires_at) }))
         .into_response())
-}
-
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -26,8 +26,8 @@ impl HandedOut {
     /// Whatever is in the store and was made under the secret of these tokens.
     pub fn new(store: Store, tokens: &Tokens, clock: Clock) -> Self {
         let key = tokens.opaque_key().clone();
-        let browsers = Remembered::new(ANSWERS_BYTES, browser_weight);
-        let links = Remembered::new(ANSWERS_BYTES, link_weight);
+        let browsers = Remembered::new(ANSWERS_BYTES, browser_weight, Store::withdrawals);
+        let links = Remembered::new(ANSWERS_BYTES, link_weight, Store::withdrawals);
         Self { store, key, clock, browsers, links }
     }
 

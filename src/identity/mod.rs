@@ -16,7 +16,7 @@ pub use handed::HandedOut;
 pub use key::{GatewayKey, KeyError};
 pub use opaque::{OpaqueKey, OpaqueSecret, Purpose};
 pub use secret::SecretError;
-pub use signatures::{Refusal, Signatures};
+pub use signatures::{Refusal, Signatures, SignedAgents};
 pub use token::platform::{KeySetError, Platform, PlatformOptions};
 pub use token::{IssueError, TokenError, Tokens};
 

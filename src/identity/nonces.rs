@@ -139,7 +139,10 @@ impl Nonces {
             Err(error) => return refuse(admitted, &error),
         };
         for waiting in admitted {
-            let _ = waiting.answer.send(Ok(take(&mut fresh, &waiting.nonces)));
+            let taken = take(&mut fresh, &waiting.nonces);
+            ledger.release(&waiting.nonces, taken);
+            let spent = if taken == waiting.nonces.len() { Spent::Fresh } else { Spent::Seen };
+            let _ = waiting.answer.send(Ok(spent));
         }
     }
 
@@ -201,15 +204,19 @@ impl Ledger {
         }
         total <= QUOTA
     }
+
+    /// Takes back those that were remembered already: whoever sends one captured request over and over uses up nothing of
+    /// its owner's.
+    fn release(&mut self, nonces: &[Nonce], fresh: usize) {
+        if let Some((count, _)) = nonces.first().and_then(|nonce| self.counts.get_mut(&nonce.principal)) {
+            *count = count.saturating_sub((nonces.len() - fresh) as u64);
+        }
+    }
 }
 
-/// Whether all of a request's nonces are fresh. Each is fresh for one request only, and once in it.
-fn take(fresh: &mut HashSet<(Principal, String)>, nonces: &[Nonce]) -> Spent {
-    let mut all = true;
-    for nonce in nonces {
-        all &= fresh.remove(&(nonce.principal.clone(), nonce.nonce.clone()));
-    }
-    if all { Spent::Fresh } else { Spent::Seen }
+/// How many of a request's nonces are fresh. Each is fresh for one request only, and once in it.
+fn take(fresh: &mut HashSet<(Principal, String)>, nonces: &[Nonce]) -> usize {
+    nonces.iter().filter(|nonce| fresh.remove(&(nonce.principal.clone(), nonce.nonce.clone()))).count()
 }
 
 fn refuse(batch: Vec<Waiting>, error: &StoreError) {
@@ -227,6 +234,7 @@ mod tests {
     use crate::store::StoreOptions;
 
     const NOW: i64 = 1_790_000_000_000;
+    const LATER: i64 = NOW + 10 * 60_000;
 
     fn nonce(principal: &str, nonce: &str, expires_at: i64) -> Nonce {
         Nonce { principal: principal.parse().unwrap(), nonce: nonce.to_owned(), expires_at }
@@ -274,19 +282,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_was_seen_before_uses_up_nothing() {
+        let (nonces, store, _dir) = nonces(&Clock::fixed(NOW)).await;
+        let many = (0..QUOTA - 2).map(|n| nonce("agent:a", &format!("{n}"), NOW + 1000)).collect();
+        store.spend_nonces(many).await.unwrap();
+        for _ in 0..10 {
+            assert_eq!(nonces.spend(vec![nonce("agent:a", "0", NOW + 1000)]).await.unwrap(), Spent::Seen);
+        }
+        let two = vec![nonce("agent:a", "0", NOW + 1000), nonce("agent:a", "new", NOW + 1000)];
+        assert_eq!(nonces.spend(two).await.unwrap(), Spent::Seen);
+        assert_eq!(nonces.spend(vec![nonce("agent:a", "last", NOW + 1000)]).await.unwrap(), Spent::Fresh);
+        assert_eq!(nonces.spend(vec![nonce("agent:a", "more", NOW + 1000)]).await.unwrap(), Spent::QuotaExceeded);
+    }
+
+    #[tokio::test]
     async fn expired_nonces_are_forgotten_a_few_at_a_time() {
         let clock = Clock::fixed(NOW);
         let (nonces, store, _dir) = nonces(&clock).await;
         let agent: Principal = "agent:a".parse().unwrap();
         let old = (0..u64::from(SWEEP_ROWS) + 10).map(|n| nonce("agent:a", &format!("{n}"), NOW + 1)).collect();
         store.spend_nonces(old).await.unwrap();
-        clock.set(NOW + 2);
+        clock.set(LATER);
         let count = async || store.count_nonces(std::slice::from_ref(&agent), 0).await.unwrap().get(&agent).copied();
-        nonces.spend(vec![nonce("agent:b", "1", NOW + 1000)]).await.unwrap();
+        nonces.spend(vec![nonce("agent:b", "1", LATER + 1000)]).await.unwrap();
         // The sweep comes behind the batch, so only the next batch is sure to be behind it.
-        nonces.spend(vec![nonce("agent:b", "2", NOW + 1000)]).await.unwrap();
+        nonces.spend(vec![nonce("agent:b", "2", LATER + 1000)]).await.unwrap();
         assert!(count().await.unwrap_or(0) <= 10);
-        nonces.spend(vec![nonce("agent:b", "3", NOW + 1000)]).await.unwrap();
+        nonces.spend(vec![nonce("agent:b", "3", LATER + 1000)]).await.unwrap();
         assert_eq!(count().await, None);
     }
 

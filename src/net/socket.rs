@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep};
 
 /// The length of HTTP/2's preface (RFC 9113 section 3.4): which protocol is spoken is known once it is read.
@@ -20,13 +19,13 @@ const LINGER: Duration = Duration::from_secs(5);
 /// A TCP stream with two deadlines that the HTTP library does not have: for the first bytes, while it does not yet
 /// know which protocol is spoken, and for a peer that takes nothing of what waits for it.
 #[derive(Debug)]
-pub struct Socket {
+pub struct Socket<S> {
     stream: TcpStream,
     opening: Option<Opening>,
     stalled: Option<Pin<Box<Sleep>>>,
     stall: Duration,
     lingering: Option<Pin<Box<Sleep>>>,
-    _slot: OwnedSemaphorePermit,
+    _slot: S,
 }
 
 #[derive(Debug)]
@@ -35,10 +34,10 @@ struct Opening {
     received: usize,
 }
 
-impl Socket {
+impl<S> Socket<S> {
     /// `opening` is how long the first bytes may take, `stall` how long the peer may take nothing of what waits. `slot` is
     /// given back when the socket is dropped, whatever it was upgraded to in between.
-    pub fn new(stream: TcpStream, opening: Duration, stall: Duration, slot: OwnedSemaphorePermit) -> Self {
+    pub fn new(stream: TcpStream, opening: Duration, stall: Duration, slot: S) -> Self {
         let deadline = Box::pin(tokio::time::sleep(opening));
         Self {
             stream,
@@ -85,7 +84,7 @@ fn timed_out(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, what)
 }
 
-impl AsyncRead for Socket {
+impl<S: Unpin> AsyncRead for Socket<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
@@ -102,7 +101,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl<S: Unpin> AsyncWrite for Socket<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.watch(cx, written)

@@ -11,11 +11,11 @@ use rustls::RootCertStore;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
 use super::FetchError;
+use super::bounds::{Lane, Permit};
 use crate::net::tls;
 use crate::protocol::address::Allowed;
 
@@ -23,8 +23,8 @@ use crate::protocol::address::Allowed;
 const ATTEMPTS: usize = 4;
 /// For one of them.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Look-ups at once. The system's resolver blocks a thread, also when nobody waits for its answer any more.
-const LOOKUPS: usize = 32;
+/// For the look-up of its name. The system's resolver may take longer, and blocks a thread, also when nobody waits.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Where the addresses of names come from.
 #[derive(Clone)]
@@ -59,17 +59,16 @@ impl fmt::Debug for dyn Transport {
 pub(super) struct Connector {
     allowed: Allowed,
     resolver: Resolver,
-    lookups: Arc<Semaphore>,
     tls: Option<TlsConnector>,
 }
 
 impl Connector {
     pub(super) fn new(allowed: Allowed, resolver: Resolver, roots: RootCertStore) -> Self {
-        Self { allowed, resolver, lookups: Arc::new(Semaphore::new(LOOKUPS)), tls: tls::connector(roots) }
+        Self { allowed, resolver, tls: tls::connector(roots) }
     }
 
     /// A connection to one of the addresses of the URL's host, each of which may be reached.
-    pub(super) async fn connect(&self, url: &Url) -> Result<Stream, FetchError> {
+    pub(super) async fn connect(&self, url: &Url, lane: &Lane) -> Result<Stream, FetchError> {
         let tls = match url.scheme() {
             "https" => true,
             "http" => false,
@@ -79,7 +78,7 @@ impl Connector {
             return Err(FetchError::UrlInvalid);
         };
         let (name, mut addresses) = match host {
-            Host::Domain(name) => (name.to_owned(), self.resolve(name).await?),
+            Host::Domain(name) => (name.to_owned(), self.resolve(name, lane).await?),
             Host::Ipv4(address) => (address.to_string(), vec![address.into()]),
             Host::Ipv6(address) => (address.to_string(), vec![address.into()]),
         };
@@ -106,25 +105,29 @@ impl Connector {
         Ok(Box::new(session))
     }
 
-    async fn resolve(&self, host: &str) -> Result<Vec<IpAddr>, FetchError> {
-        let found = match &self.resolver {
-            Resolver::Other(resolver) => resolver.resolve(host).await,
-            Resolver::System => self.ask_system(host.to_owned()).await,
+    async fn resolve(&self, host: &str, lane: &Lane) -> Result<Vec<IpAddr>, FetchError> {
+        let permit = tokio::time::timeout(LOOKUP_TIMEOUT, lane.look_up(host)).await.ok().flatten();
+        let permit = permit.ok_or(FetchError::Busy)?;
+        let finding = async {
+            match &self.resolver {
+                Resolver::Other(resolver) => resolver.resolve(host).await,
+                Resolver::System => ask_system(host.to_owned(), permit).await,
+            }
         };
+        let found = tokio::time::timeout(LOOKUP_TIMEOUT, finding).await.ok().and_then(Result::ok);
         let unresolved = || FetchError::Unresolved { host: host.to_owned() };
-        found.ok().filter(|addresses| !addresses.is_empty()).ok_or_else(unresolved)
+        found.filter(|addresses| !addresses.is_empty()).ok_or_else(unresolved)
     }
+}
 
-    async fn ask_system(&self, host: String) -> io::Result<Vec<IpAddr>> {
-        // The permit goes along with the thread, so that look-ups that nobody waits for are counted as well.
-        let permit = Arc::clone(&self.lookups).acquire_owned().await.map_err(io::Error::other)?;
-        let asking = move || {
-            let _permit = permit;
-            let addresses = (host.as_str(), 0).to_socket_addrs()?;
-            Ok(addresses.map(|address| address.ip()).collect())
-        };
-        tokio::task::spawn_blocking(asking).await.map_err(io::Error::other)?
-    }
+async fn ask_system(host: String, permit: Permit) -> io::Result<Vec<IpAddr>> {
+    // The permit goes along with the thread, so that look-ups that nobody waits for are counted as well.
+    let asking = move || {
+        let _permit = permit;
+        let addresses = (host.as_str(), 0).to_socket_addrs()?;
+        Ok(addresses.map(|address| address.ip()).collect())
+    };
+    tokio::task::spawn_blocking(asking).await.map_err(io::Error::other)?
 }
 
 async fn dial(addresses: &[IpAddr], port: u16) -> Option<TcpStream> {

@@ -40,6 +40,9 @@ pub enum FetchError {
         /// What is wrong, in one line.
         reason: String,
     },
+    /// As many fetches wait as may.
+    #[error("too many fetches are running")]
+    Busy,
     /// No answer, or no next byte, in time.
     #[error("no answer in time")]
     TimedOut,
@@ -59,7 +62,7 @@ pub enum FetchError {
 
 impl FetchError {
     /// Every outcome's name, so that each has its counter from the start.
-    pub const OUTCOMES: [&str; 11] = [
+    pub const OUTCOMES: [&str; 12] = [
         "answered",
         "url_invalid",
         "insecure",
@@ -67,11 +70,26 @@ impl FetchError {
         "unresolved",
         "unreachable",
         "tls",
+        "busy",
         "timed_out",
         "too_large",
         "encoded",
         "broken",
     ];
+
+    /// Whether the request was sent before it failed: only then does it tell something of whom it was sent to.
+    pub fn was_sent(&self) -> bool {
+        match self {
+            Self::TimedOut | Self::TooLarge { .. } | Self::Encoded | Self::Broken => true,
+            Self::UrlInvalid
+            | Self::Insecure { .. }
+            | Self::Forbidden { .. }
+            | Self::Unresolved { .. }
+            | Self::Unreachable { .. }
+            | Self::Tls { .. }
+            | Self::Busy => false,
+        }
+    }
 
     /// The error's name in metrics.
     pub fn code(&self) -> &'static str {
@@ -82,6 +100,7 @@ impl FetchError {
             Self::Unresolved { .. } => "unresolved",
             Self::Unreachable { .. } => "unreachable",
             Self::Tls { .. } => "tls",
+            Self::Busy => "busy",
             Self::TimedOut => "timed_out",
             Self::TooLarge { .. } => "too_large",
             Self::Encoded => "encoded",

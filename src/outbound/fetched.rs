@@ -17,7 +17,7 @@ use super::bounds::Permit;
 use super::connect::Stream;
 use super::{Fetch, FetchError};
 
-type Driver = Fuse<Pin<Box<Connection<TokioIo<Stream>, Empty<Bytes>>>>>;
+pub(super) type Driver = Fuse<Pin<Box<Connection<TokioIo<Stream>, Empty<Bytes>>>>>;
 
 /// A response whose head has come. Dropping it closes the connection.
 #[derive(Debug)]

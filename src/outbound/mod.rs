@@ -20,8 +20,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HOST, USER_AGENT};
-use http::{HeaderMap, HeaderValue, Method, Request};
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use http_body_util::Empty;
+use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
@@ -36,7 +37,8 @@ use crate::metrics::Metrics;
 use crate::net::tls;
 use crate::protocol::address::Allowed;
 use bounds::Lane;
-use connect::Connector;
+use connect::{Connector, Stream};
+use fetched::Driver;
 
 /// Most bytes of a response's head, and of what is read at once of its body.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -110,8 +112,7 @@ impl Outbound {
     /// See [`FetchError`]. None of them tells more of the URL than its host.
     pub async fn get(&self, fetch: Fetch) -> Result<Fetched, FetchError> {
         let deadline = Instant::now() + fetch.timeout;
-        let asked = tokio::time::timeout_at(deadline, self.ask(fetch, deadline)).await;
-        let outcome = asked.unwrap_or(Err(FetchError::TimedOut));
+        let outcome = self.ask(fetch, deadline).await;
         let code = outcome.as_ref().err().map_or("answered", FetchError::code);
         self.metrics.fetches.with_label_values(&[code]).inc();
         outcome
@@ -120,24 +121,12 @@ impl Outbound {
     async fn ask(&self, fetch: Fetch, deadline: Instant) -> Result<Fetched, FetchError> {
         let request = request(&fetch)?;
         let host = fetch.url.host_str().ok_or(FetchError::UrlInvalid)?;
-        let permit = self.lane.enter(host).await;
-        let stream = self.connector.connect(&fetch.url).await?;
-        let (mut sender, connection) = http1::Builder::new()
-            .max_buf_size(BUFFER_BYTES)
-            .handshake::<_, Empty<Bytes>>(TokioIo::new(stream))
-            .await
-            .map_err(|_| FetchError::Broken)?;
-        let mut connection = Box::pin(connection).fuse();
-        let answer = sender.send_request(request);
-        tokio::pin!(answer);
-        // The connection has no task of its own: it moves only while its caller waits, and ends with its caller.
-        let response = tokio::select! {
-            biased;
-            answer = &mut answer => answer,
-            // It ends when it has read the whole response, or broke; the response tells which.
-            _ = &mut connection => answer.await,
-        };
-        let response = response.map_err(|_| FetchError::Broken)?;
+        let place = tokio::time::timeout_at(deadline, self.lane.enter(host)).await;
+        let permit = place.ok().flatten().ok_or(FetchError::Busy)?;
+        let connecting = tokio::time::timeout_at(deadline, self.connector.connect(&fetch.url, &self.lane)).await;
+        let stream = connecting.unwrap_or_else(|_| Err(FetchError::Unreachable { host: host.to_owned() }))?;
+        let exchange = tokio::time::timeout_at(deadline, exchange(stream, request)).await;
+        let (response, connection) = exchange.unwrap_or(Err(FetchError::TimedOut))?;
         let encoded = |value: &HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"identity");
         if response.headers().get_all(CONTENT_ENCODING).iter().any(encoded) {
             return Err(FetchError::Encoded);
@@ -149,6 +138,26 @@ impl Outbound {
         }
         Ok(Fetched::new(response, connection, permit, &fetch, deadline))
     }
+}
+
+/// Sends the request, and waits for the head of the response.
+async fn exchange(stream: Stream, request: Request<Empty<Bytes>>) -> Result<(Response<Incoming>, Driver), FetchError> {
+    let (mut sender, connection) = http1::Builder::new()
+        .max_buf_size(BUFFER_BYTES)
+        .handshake::<_, Empty<Bytes>>(TokioIo::new(stream))
+        .await
+        .map_err(|_| FetchError::Broken)?;
+    let mut connection = Box::pin(connection).fuse();
+    let answer = sender.send_request(request);
+    tokio::pin!(answer);
+    // The connection has no task of its own: it moves only while its caller waits, and ends with its caller.
+    let response = tokio::select! {
+        biased;
+        answer = &mut answer => answer,
+        // It ends when it has read the whole response, or broke; the response tells which.
+        _ = &mut connection => answer.await,
+    };
+    Ok((response.map_err(|_| FetchError::Broken)?, connection))
 }
 
 /// The request in origin form (RFC 9112 section 3.2.1): there is no proxy to tell the whole URL.

@@ -136,6 +136,13 @@ impl Principal {
     pub fn is_agent(&self) -> bool {
         self.0.starts_with("agent:")
     }
+
+    /// The URL of an agent that is known by it.
+    pub fn agent_url(&self) -> Option<&str> {
+        let id = self.0.strip_prefix("agent:")?;
+        let scheme = id.split_once("://")?.0;
+        (scheme.eq_ignore_ascii_case("https") || scheme.eq_ignore_ascii_case("http")).then_some(id)
+    }
 }
 
 /// Neither empty, too long, padded with spaces, nor holding a control character: safe in a log line and a header.

@@ -15,6 +15,7 @@ pub mod limits;
 pub mod manifest;
 pub mod media_type;
 pub mod oci;
+pub mod plain_url;
 pub mod range;
 pub mod sha256;
 pub mod signature;
@@ -26,5 +27,6 @@ pub use manifest::{
     Chunks, Entry, EntryKind, GrowingTree, Location, LocationKind, Manifest, ManifestCode, ManifestDraft,
     ManifestError, Tree,
 };
+pub use plain_url::PlainUrl;
 pub use range::{ByteRange, Selection};
 pub use sha256::{Hasher, Sha256};

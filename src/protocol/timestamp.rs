@@ -1,5 +1,7 @@
 //! Points in time as the protocols write them: ISO 8601 in UTC with `Z`, in the proleptic Gregorian calendar.
 
+use std::time::Duration;
+
 const DAY_MS: i64 = 86_400_000;
 /// Years between repetitions of the Gregorian calendar, and the days in them.
 const ERA_YEARS: i64 = 400;
@@ -92,6 +94,11 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let day = day_of_year - (153 * from_march + 2) / 5 + 1;
     let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
     (era * ERA_YEARS + year_of_era + i64::from(month <= 2), month, day)
+}
+
+/// A span in milliseconds, as points in time count them.
+pub fn millis(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

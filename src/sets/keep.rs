@@ -4,6 +4,7 @@ use tokio::time::Instant;
 
 use super::frame::{Content, Refused};
 use super::{Accepted, AnnounceCode, Sets};
+use crate::access;
 use crate::protocol::{Principal, SessionId, Sha256};
 use crate::store::{Commit, NewAnnouncement, NewSet, Order};
 
@@ -32,6 +33,13 @@ impl Sets {
         (set, order): (NewSet, Option<Order>),
         deadline: Instant,
     ) -> Result<Option<Accepted>, Refused> {
+        let tree = match &set {
+            NewSet::Tree(tree) => Some(tree),
+            NewSet::Known(..) => None,
+        };
+        let locations = tree.iter().flat_map(|tree| tree.locations()).chain(content.locations.iter().flatten());
+        let endpoints = access::endpoints(locations);
+        self.store.claim_endpoints(&agent, endpoints).await.map_err(|error| Refused::of_store(&error))?;
         let new = NewAnnouncement {
             agent: agent.clone(),
             session,

@@ -1,9 +1,9 @@
 use std::collections::{HashMap, HashSet};
 
 use sqlx::any::AnyRow;
-use sqlx::{AssertSqlSafe, Row as _};
+use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
-use super::{Page, Store, StoreError, rows};
+use super::{Page, Store, StoreError, endpoints, rows};
 use crate::protocol::{AgentName, Principal};
 
 /// A name, and the agent that holds it.
@@ -20,12 +20,14 @@ pub struct AgentRecord {
 }
 
 /// Who holds a name that was asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claim {
     /// The principal that asked: from now on, or already.
     Held,
     /// Another principal.
     Foreign,
+    /// The principal that asked may hold one name only, and holds this one.
+    Other(AgentName),
 }
 
 /// How exactly it is noted when an agent was last seen.
@@ -33,13 +35,27 @@ const SEEN_EVERY_MS: i64 = 60_000;
 
 const COLUMNS: &str = "name, principal, created_at, last_seen_at";
 
-/// The names that a principal holds, the first one first.
-pub(super) const NAMES_OF: &str = "SELECT name FROM agents WHERE principal = $1 ORDER BY created_at, name LIMIT $2";
-
 /// Which of so many principals hold a name.
 pub(super) fn among(principals: usize) -> String {
-    format!("SELECT DISTINCT principal FROM agents WHERE principal IN ({})", rows::placeholders(1, principals))
+    let list = rows::placeholders(1, principals);
+    format!(
+        "SELECT principal FROM agents WHERE principal IN ({list}) \
+         UNION SELECT principal FROM endpoints WHERE principal IN ({list})"
+    )
 }
+
+/// The name that a principal held first.
+pub(super) const FIRST_NAME: &str = "SELECT name FROM agents WHERE principal = $1 ORDER BY created_at, name LIMIT 1";
+
+async fn holds(conn: &mut AnyConnection, name: &AgentName, principal: &Principal) -> Result<bool, sqlx::Error> {
+    let query = sqlx::query("SELECT 1 FROM agents WHERE name = $1 AND principal = $2");
+    Ok(query.bind(name.as_str()).bind(principal.as_str()).fetch_optional(conn).await?.is_some())
+}
+
+/// Whatever an agent is known by.
+pub(super) const KNOWS: &str = "SELECT 1 FROM agents WHERE principal = $1 \
+    UNION ALL SELECT 1 FROM participants WHERE principal = $1 \
+    UNION ALL SELECT 1 FROM sessions WHERE agent = $1 LIMIT 1";
 
 /// The holders of so many names.
 pub(super) fn holders_of(names: usize) -> String {
@@ -59,6 +75,20 @@ impl Store {
     /// Takes a name for a principal unless another one holds it: the first principal wins. `now` is in Unix
     /// milliseconds.
     pub async fn claim_name(&self, name: &AgentName, principal: &Principal, now: i64) -> Result<Claim, StoreError> {
+        self.claim(name, principal, false, now).await
+    }
+
+    /// The same for a principal that takes no name beside those that it holds.
+    pub async fn claim_only_name(
+        &self,
+        name: &AgentName,
+        principal: &Principal,
+        now: i64,
+    ) -> Result<Claim, StoreError> {
+        self.claim(name, principal, true, now).await
+    }
+
+    async fn claim(&self, name: &AgentName, principal: &Principal, only: bool, now: i64) -> Result<Claim, StoreError> {
         // Nearly every claim is an agent that comes back: its name changes nothing about who can read what, and agents
         // that all come back at once do not all write.
         match self.agent_by_name(name).await? {
@@ -68,8 +98,17 @@ impl Store {
             _ => {}
         }
         let (store, name, principal) = (self.clone(), name.clone(), principal.clone());
-        self.write(async move {
+        let claim = async move {
             let mut tx = store.begin().await?;
+            if only {
+                store.0.dialect.lock_agent(&mut tx, &principal).await?;
+                let first = sqlx::query(FIRST_NAME).bind(principal.as_str()).fetch_optional(&mut *tx).await?;
+                if let Some(first) = first.map(|row| rows::parsed::<AgentName>(&row, "name")).transpose()?
+                    && !holds(&mut tx, &name, &principal).await?
+                {
+                    return Ok(Claim::Other(first));
+                }
+            }
             // One statement, so that two claims cannot pass each other.
             let held = sqlx::query(
                 "INSERT INTO agents (name, principal, created_at, last_seen_at) VALUES ($1, $2, $3, $3) \
@@ -82,10 +121,13 @@ impl Store {
             .execute(&mut *tx)
             .await?
             .rows_affected();
+            if held > 0 {
+                endpoints::note(&mut tx, &principal, now).await?;
+            }
             tx.commit().await?;
             Ok(if held > 0 { Claim::Held } else { Claim::Foreign })
-        })
-        .await
+        };
+        self.write_if(claim, |claim| *claim == Claim::Held).await
     }
 
     /// Notes when agents that have left were last heard of, in Unix milliseconds, under names that they still hold. Those
@@ -134,15 +176,6 @@ impl Store {
         .await
     }
 
-    /// The names that a principal holds, the first one first. Of many, some.
-    pub async fn names_of(&self, principal: &Principal) -> Result<Vec<AgentName>, StoreError> {
-        self.bounded(async {
-            let found = sqlx::query(NAMES_OF).bind(principal.as_str()).bind(1000_i64).fetch_all(&self.0.reader).await?;
-            found.iter().map(|row| rows::parsed(row, "name")).collect()
-        })
-        .await
-    }
-
     /// Gives a name to another principal. False when nobody has held it yet.
     pub async fn reassign_name(&self, name: &AgentName, principal: &Principal) -> Result<bool, StoreError> {
         let (store, name, principal) = (self.clone(), name.clone(), principal.clone());
@@ -153,6 +186,9 @@ impl Store {
                 .bind(principal.as_str())
                 .execute(&mut *tx)
                 .await?;
+            if changed.rows_affected() > 0 {
+                endpoints::note(&mut tx, &principal, store.now()).await?;
+            }
             tx.commit().await?;
             Ok(changed.rows_affected() > 0)
         })
@@ -177,7 +213,16 @@ impl Store {
         .await
     }
 
-    /// Those of `principals` that are known agents.
+    /// Whether an agent holds a name, takes part in a chat, or has had a session bound.
+    pub async fn knows_agent(&self, agent: &Principal) -> Result<bool, StoreError> {
+        self.bounded(async {
+            let query = sqlx::query(KNOWS).bind(agent.as_str());
+            Ok(query.fetch_optional(&self.0.reader).await?.is_some())
+        })
+        .await
+    }
+
+    /// Those of `principals` that are known: agents by a name, or by their URLs.
     pub async fn agents_among(&self, principals: &HashSet<Principal>) -> Result<HashSet<Principal>, StoreError> {
         self.bounded(async {
             let mut known = HashSet::new();

@@ -85,15 +85,20 @@ impl Store {
     /// a finished set get their versions in its chat.
     pub async fn commit_announcement(&self, new: NewAnnouncement) -> Result<Commit, StoreError> {
         let new = Arc::new(new);
-        match self.write(commit(self.clone(), new.clone())).await {
+        match self.write_if(commit(self.clone(), new.clone()), is_stored).await {
             // The manifest was stored, and swept as nobody's, between two statements of ours; or the chat was deleted,
             // and with it the session. Both are settled by looking again.
             Err(StoreError::Failed(error)) if manifests::is_foreign_key(&error) => {
-                self.write(commit(self.clone(), new)).await
+                self.write_if(commit(self.clone(), new), is_stored).await
             }
             outcome => outcome,
         }
     }
+}
+
+/// One that is refused changes nothing.
+fn is_stored(commit: &Commit) -> bool {
+    matches!(commit, Commit::Stored(_))
 }
 
 /// The same set of the same task in the same place.

@@ -47,30 +47,31 @@ impl Store {
         expires_at: i64,
     ) -> Result<Option<BrowserRecord>, StoreError> {
         let (store, code, browser) = (self.clone(), code.to_owned(), browser.to_owned());
-        self.note(async move {
+        let redeem = async move {
             let mut tx = store.begin().await?;
             let sql = "DELETE FROM signin_codes WHERE hash = $1 AND expires_at > $2 \
                        RETURNING principal, chats, expires_at";
             let now = store.0.clock.unix_millis();
             let found = sqlx::query(sql).bind(&code).bind(now).fetch_optional(&mut *tx).await?;
-            let Some(found) = found.as_ref().map(record).transpose()? else { return Ok(None) };
+            let Some(found) = found.as_ref().map(record).transpose()? else { return Ok((None, 0)) };
             let record = BrowserRecord { expires_at, ..found };
-            insert_browser(&mut tx, &browser, &record, now).await?;
+            let gone = insert_browser(&mut tx, &browser, &record, now).await?;
             tx.commit().await?;
-            Ok(Some(record))
-        })
-        .await
+            Ok((Some(record), gone))
+        };
+        self.withdraw(redeem, |(_, gone)| *gone > 0).await.map(|(record, _)| record)
     }
 
     /// Signs a browser in.
     pub async fn add_browser(&self, hash: &str, browser: &BrowserRecord) -> Result<(), StoreError> {
         let (store, hash, browser) = (self.clone(), hash.to_owned(), browser.clone());
-        self.note(async move {
+        let add = async move {
             let mut tx = store.begin().await?;
-            insert_browser(&mut tx, &hash, &browser, store.0.clock.unix_millis()).await?;
-            tx.commit().await
-        })
-        .await
+            let gone = insert_browser(&mut tx, &hash, &browser, store.0.clock.unix_millis()).await?;
+            tx.commit().await?;
+            Ok(gone)
+        };
+        self.withdraw(add, |gone| *gone > 0).await.map(drop)
     }
 
     /// Whom a cookie stands for; it may have had its time.
@@ -85,12 +86,12 @@ impl Store {
     /// Signs a browser out. False when it was not signed in.
     pub async fn remove_browser(&self, hash: &str) -> Result<bool, StoreError> {
         let (store, hash) = (self.clone(), hash.to_owned());
-        self.write(async move {
+        let remove = async move {
             let removed =
                 sqlx::query("DELETE FROM browsers WHERE hash = $1").bind(&hash).execute(&store.0.writer).await?;
             Ok(removed.rows_affected() > 0)
-        })
-        .await
+        };
+        self.withdraw(remove, |removed| *removed).await
     }
 
     /// Removes browsers, codes and links that have had their time, at most `limit` of each, and says how many.
@@ -117,12 +118,13 @@ pub(super) const SWEEP_HANDED_OUT: [&str; 3] = [
     "DELETE FROM links WHERE id IN (SELECT id FROM links WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2)",
 ];
 
+/// How many older ones had to go.
 async fn insert_browser(
     conn: &mut AnyConnection,
     hash: &str,
     browser: &BrowserRecord,
     now: i64,
-) -> Result<(), sqlx::Error> {
+) -> Result<u64, sqlx::Error> {
     sqlx::query("INSERT INTO browsers (hash, principal, chats, created_at, expires_at) VALUES ($1, $2, $3, $4, $5)")
         .bind(hash)
         .bind(browser.principal.as_str())
@@ -131,7 +133,8 @@ async fn insert_browser(
         .bind(browser.expires_at)
         .execute(&mut *conn)
         .await?;
-    sqlx::query(OLDEST_BROWSERS).bind(browser.principal.as_str()).bind(BROWSERS).execute(conn).await.map(drop)
+    let gone = sqlx::query(OLDEST_BROWSERS).bind(browser.principal.as_str()).bind(BROWSERS).execute(conn).await?;
+    Ok(gone.rows_affected())
 }
 
 /// All but the newest of a principal.

@@ -2,7 +2,7 @@ use std::collections::{HashMap, HashSet};
 
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
-use super::{Place, Store, StoreError, rows, versions};
+use super::{Place, Store, StoreError, endpoints, rows, versions};
 use crate::protocol::{AgentName, ChatId, Principal};
 
 /// A chat and who takes part in it.
@@ -59,7 +59,7 @@ impl Store {
                     .await?;
                 sqlx::query("DELETE FROM participants WHERE chat = $1").bind(chat.as_str()).execute(&mut *tx).await?;
             }
-            insert_participants(&mut tx, &chat, &participants).await?;
+            insert_participants(&mut tx, &chat, &participants, store.now()).await?;
             tx.commit().await?;
             Ok(inserted > 0)
         })
@@ -112,7 +112,7 @@ impl Store {
             if known == 0 {
                 return Ok(Added::NoSuchChat);
             }
-            insert_participants(&mut tx, &chat, std::slice::from_ref(&principal)).await?;
+            insert_participants(&mut tx, &chat, std::slice::from_ref(&principal), store.now()).await?;
             tx.commit().await?;
             Ok(Added::Participant)
         })
@@ -236,6 +236,7 @@ async fn insert_participants(
     conn: &mut AnyConnection,
     chat: &ChatId,
     participants: &[Principal],
+    now: i64,
 ) -> Result<(), sqlx::Error> {
     for some in participants.chunks(1000) {
         let values: Vec<String> = (2..some.len() + 2).map(|n| format!("($1, ${n})")).collect();
@@ -248,6 +249,9 @@ async fn insert_participants(
             query = query.bind(principal.as_str());
         }
         query.execute(&mut *conn).await?;
+    }
+    for principal in participants {
+        endpoints::note(conn, principal, now).await?;
     }
     Ok(())
 }

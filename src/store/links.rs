@@ -95,7 +95,7 @@ impl Store {
     /// Ends a link of this principal in this chat. False when there is none.
     pub async fn remove_link(&self, principal: &Principal, chat: &ChatId, id: &str) -> Result<bool, StoreError> {
         let (store, principal, chat, id) = (self.clone(), principal.clone(), chat.clone(), id.to_owned());
-        self.write(async move {
+        let remove = async move {
             let removed = sqlx::query("DELETE FROM links WHERE id = $1 AND principal = $2 AND chat = $3")
                 .bind(&id)
                 .bind(principal.as_str())
@@ -103,8 +103,8 @@ impl Store {
                 .execute(&store.0.writer)
                 .await?;
             Ok(removed.rows_affected() > 0)
-        })
-        .await
+        };
+        self.withdraw(remove, |removed| *removed).await
     }
 }
 

@@ -75,7 +75,8 @@ impl Store {
                 tx.commit().await?;
                 Ok(removed)
             };
-            match self.write(remove).await {
+            // Nobody could read it: what announced it went before.
+            match self.note(remove).await {
                 Ok(removed) => swept += removed,
                 // Announced again in the meantime: the announcement's key holds the manifest in place.
                 Err(StoreError::Failed(error)) if is_foreign_key(&error) => {}

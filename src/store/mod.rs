@@ -1,5 +1,5 @@
-//! Everything that outlives the process: chats, participants, agents' names and keys, nonces, sessions, manifests,
-//! announcements, files and their versions, browsers, sign-in codes, links, the audit.
+//! Everything that outlives the process: chats, participants, agents' names, endpoints and keys, nonces, sessions,
+//! manifests, announcements, files and their versions, browsers, sign-in codes, links, the audit.
 //!
 //! This is the only module with SQL. One set of statements and migrations runs on SQLite and on Postgres through sqlx's
 //! `Any` driver, which knows neither booleans of SQLite nor timestamps, JSON and arrays of Postgres. Hence the
@@ -19,6 +19,7 @@ mod browsers;
 mod chats;
 mod cursor;
 mod dialect;
+mod endpoints;
 mod error;
 mod health;
 mod keys;
@@ -66,7 +67,7 @@ pub use nonces::Nonce;
 pub use offers::{ManifestOffer, Offer, Place, Scope, TaskRule};
 pub use open::Migrated;
 pub use options::{OpenError, StoreOptions};
-pub use quota::{Amount, Exceeded, Quota};
+pub use quota::{Amount, Exceeded, Quota, Unbound};
 pub use remembered::{Remembered, weight_of};
 pub use retention::Outdated;
 pub use sessions::{Binding, Session};
@@ -104,6 +105,7 @@ struct Inner {
     clock: Clock,
     tasks: TaskTracker,
     generation: AtomicU64,
+    withdrawals: AtomicU64,
     revocations: watch::Sender<u64>,
     last_id: AtomicI64,
     /// Questions asked so far, for tests that hold two answers to the same number of them.
@@ -116,6 +118,11 @@ impl Store {
     /// the generation *before* asking, and drops the answer once the generation has moved.
     pub fn generation(&self) -> u64 {
         self.0.generation.load(Ordering::SeqCst)
+    }
+
+    /// The same for the writes that may have ended something that was handed out: a browser's cookie, a link.
+    pub fn withdrawals(&self) -> u64 {
+        self.0.withdrawals.load(Ordering::SeqCst)
     }
 
     /// The time by which rows are dated, Unix milliseconds.
@@ -152,10 +159,40 @@ impl Store {
         &self,
         write: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.write_if(write, |_| true).await
+    }
+
+    /// The same for a write whose outcome tells whether it changed anything. Whoever may ask for such a write as often as
+    /// they like would otherwise make every remembered answer void.
+    async fn write_if<T: Send + 'static>(
+        &self,
+        write: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
+        changed: impl FnOnce(&T) -> bool + Send + 'static,
+    ) -> Result<T, StoreError> {
         let store = self.clone();
         self.run_to_its_end(async move {
             let outcome = store.bounded(write).await;
-            store.0.generation.fetch_add(1, Ordering::SeqCst);
+            if outcome.as_ref().map_or(true, changed) {
+                store.0.generation.fetch_add(1, Ordering::SeqCst);
+            }
+            outcome
+        })
+        .await
+    }
+
+    /// The same for what was handed out, which has a generation of its own: who signs in and out, and who ends links,
+    /// changes nothing about what others may read.
+    async fn withdraw<T: Send + 'static>(
+        &self,
+        write: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
+        changed: impl FnOnce(&T) -> bool + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let store = self.clone();
+        self.run_to_its_end(async move {
+            let outcome = store.bounded(write).await;
+            if outcome.as_ref().map_or(true, changed) {
+                store.0.withdrawals.fetch_add(1, Ordering::SeqCst);
+            }
             outcome
         })
         .await

@@ -4,6 +4,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::{Store, StoreError, rows};
 use crate::protocol::Principal;
+use crate::protocol::signature::LEEWAY_SECS;
 
 /// A nonce that a signature brought, and until when (Unix milliseconds) it could come again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,6 +17,9 @@ pub struct Nonce {
     pub expires_at: i64,
 }
 
+/// How much longer than it is good for a nonce is remembered: a signature may be judged some time before its nonce is
+/// spent, and on another node by another clock.
+const KEPT_MS: i64 = 2 * LEEWAY_SECS * 1000;
 /// Rows of one statement.
 const ROWS: usize = 500;
 
@@ -87,12 +91,13 @@ impl Store {
         .await
     }
 
-    /// Forgets at most `limit` nonces that expired before `now` (Unix milliseconds). How many it were.
+    /// Forgets at most `limit` nonces that expired a while before `now` (Unix milliseconds). How many it were.
     pub async fn sweep_nonces(&self, now: i64, limit: u32) -> Result<u64, StoreError> {
         let store = self.clone();
         self.note(async move {
             let mut tx = store.begin().await?;
-            let swept = sqlx::query(SWEEP).bind(now).bind(i64::from(limit)).execute(&mut *tx).await?;
+            let swept =
+                sqlx::query(SWEEP).bind(now.saturating_sub(KEPT_MS)).bind(i64::from(limit)).execute(&mut *tx).await?;
             tx.commit().await?;
             Ok(swept.rows_affected())
         })

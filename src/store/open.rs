@@ -37,6 +37,7 @@ impl Store {
             clock: options.clock,
             tasks: TaskTracker::new(),
             generation: AtomicU64::new(0),
+            withdrawals: AtomicU64::new(0),
             revocations: watch::Sender::new(0),
             last_id: AtomicI64::new(0),
             #[cfg(test)]

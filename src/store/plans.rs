@@ -9,7 +9,7 @@ use super::audit::read_search;
 use super::offers::{Search, blob_search, file_search, manifest_search, set_search, version_search};
 use super::{
     FileId, Outdated, ReadFilter, Scope, Store, StoreOptions, TaskRule, agents, announcements, audit, browsers, chats,
-    keys, links, manifests, nonces, quota, ranks, retention, sessions, sets, versions,
+    endpoints, keys, links, manifests, nonces, quota, ranks, retention, sessions, sets, versions,
 };
 use crate::on_both_databases;
 use crate::protocol::{ChatId, Principal, Sha256};
@@ -18,7 +18,7 @@ use db::TestDatabase;
 on_both_databases!(rows_are_found_by_index, repeated_blobs_meet_a_manifest_once);
 
 /// Enough rows that a planner sees the point of an index.
-const ROWS: [&str; 19] = [
+const ROWS: [&str; 20] = [
     "INSERT INTO chats WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 499) \
      SELECT 'c' || i, NULL, 0 FROM n",
     "INSERT INTO participants WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
@@ -50,6 +50,8 @@ const ROWS: [&str; 19] = [
      SELECT 'agent:' || (i % 500), 'n' || i, i FROM n",
     "INSERT INTO keys WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
      SELECT 'agent:' || (i / 2), 't' || i, i, i FROM n",
+    "INSERT INTO endpoints WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) \
+     SELECT 'h' || (i % 700) || ':443', 'agent:' || i, 0, 0 FROM n",
     "INSERT INTO audit WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) \
      SELECT i, 0, 0, 'user:' || (i % 500), 'c' || (i % 500), '[]', 'b' || (i % 900), 'p', 0, 1, 1, 'complete', \
      CAST(NULL AS BIGINT), CAST(NULL AS TEXT) FROM n",
@@ -149,7 +151,12 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         (sessions::TO_VERSION.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
         (quota::IN_CHAT.to_owned(), vec![text("c1")]),
         (quota::WAITING.to_owned(), vec![text("agent:1"), text("s1")]),
-        (agents::NAMES_OF.to_owned(), vec![text("agent:1"), Value::Number(1000)]),
+        (quota::LET_IN.to_owned(), vec![text("agent:1")]),
+        (quota::UNBOUND_AT.to_owned(), vec![text("h1:443")]),
+        (agents::FIRST_NAME.to_owned(), vec![text("agent:1")]),
+        (agents::KNOWS.to_owned(), vec![text("agent:1")]),
+        (endpoints::OF_PRINCIPAL.to_owned(), vec![text("agent:1")]),
+        (endpoints::known_at(2), vec![text("h1:443"), text("h2:443")]),
         (agents::among(2), vec![text("agent:1"), text("agent:2")]),
         (agents::holders_of(2), vec![text("name1"), text("name2")]),
         (keys::AGENTS.to_owned(), vec![text("agent:"), Value::Number(10)]),

@@ -1,6 +1,7 @@
 use sqlx::{AnyConnection, Row as _};
 
 use super::rows;
+use crate::protocol::plain_url;
 use crate::protocol::{ChatId, Principal, SessionId, Sha256, TaskId};
 
 /// How much may have been announced.
@@ -16,6 +17,20 @@ pub struct Quota {
     pub unbound: u64,
     /// Entries of these: their versions are given out in one go, when the session is bound.
     pub unbound_entries: u64,
+    /// The same of agents known by their URLs that nobody has let into a chat: of those at one host and port, for whoever
+    /// has a web server has as many URLs as they like, and of all.
+    pub strangers_of_host: Unbound,
+    /// Of all such agents.
+    pub strangers: Unbound,
+}
+
+/// What sets that are in no chat are counted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unbound {
+    /// Sets.
+    pub sets: u64,
+    /// Bytes of their manifests.
+    pub manifest_bytes: u64,
 }
 
 /// What sets are counted by.
@@ -47,7 +62,15 @@ impl Amount {
 impl Default for Quota {
     fn default() -> Self {
         let amount = Amount { sets: 10_000, entries: 5_000_000, bytes: 1 << 50 };
-        Self { agent: amount, chat: amount, manifest_bytes: 4 << 30, unbound: 1000, unbound_entries: 50_000 }
+        Self {
+            agent: amount,
+            chat: amount,
+            manifest_bytes: 4 << 30,
+            unbound: 1000,
+            unbound_entries: 50_000,
+            strangers_of_host: Unbound { sets: 2000, manifest_bytes: 256 << 20 },
+            strangers: Unbound { sets: 20_000, manifest_bytes: 4 << 30 },
+        }
     }
 }
 
@@ -58,6 +81,8 @@ pub enum Exceeded {
     Agent(&'static str),
     /// The chat has as many of these as it may have.
     Chat(&'static str),
+    /// Agents that nobody has let into a chat have as many of these as they may have together.
+    Strangers(&'static str),
 }
 
 impl std::fmt::Display for Exceeded {
@@ -65,6 +90,9 @@ impl std::fmt::Display for Exceeded {
         match self {
             Self::Agent(what) => write!(f, "the agent may not announce more {what}"),
             Self::Chat(what) => write!(f, "the chat may not hold more {what}"),
+            Self::Strangers(what) => {
+                write!(f, "agents that are in no chat here may not announce more {what}: bind a session of this one's")
+            }
         }
     }
 }
@@ -103,6 +131,18 @@ pub(super) const OF_CHAT: &str = "SELECT count(*) AS sets, CAST(COALESCE(SUM(ent
     FROM announcements WHERE chat = $1 AND NOT (agent = $2 AND COALESCE(task_id, '') = $3 AND $3 <> '' \
     AND versioned = 0 AND COALESCE(done, 0) < COALESCE(total, 0))";
 
+/// Whether somebody has let an agent into a chat, or bound a session of its.
+pub(super) const LET_IN: &str = "SELECT 1 FROM participants WHERE principal = $1 \
+    UNION ALL SELECT 1 FROM sessions WHERE agent = $1 LIMIT 1";
+
+/// What agents known by their URLs have announced into no chat: those at one host and port, and all.
+pub(super) const UNBOUND_AT: &str = "SELECT count(*) AS sets, \
+    CAST(COALESCE(SUM(manifest_size), 0) AS BIGINT) AS manifest_bytes FROM announcements WHERE chat IS NULL \
+    AND agent IN (SELECT principal FROM endpoints WHERE authority = $1 AND announced = 0)";
+pub(super) const UNBOUND: &str = "SELECT count(*) AS sets, \
+    CAST(COALESCE(SUM(manifest_size), 0) AS BIGINT) AS manifest_bytes FROM announcements WHERE chat IS NULL \
+    AND agent LIKE 'agent:http%'";
+
 /// What a chat holds, with everything.
 pub(super) const IN_CHAT: &str = "SELECT count(*) AS sets, CAST(COALESCE(SUM(entries), 0) AS BIGINT) AS entries, \
     CAST(COALESCE(SUM(announced_kib), 0) AS BIGINT) AS kib FROM announcements WHERE chat = $1";
@@ -138,10 +178,35 @@ pub(super) async fn exceeded(
         } else if above(of("unbound_entries")?, adds.entries, quota.unbound_entries) {
             Some(Exceeded::Agent("entries of sets whose session is not bound to a chat"))
         } else {
-            None
+            exceeded_by_strangers(conn, quota, here.agent, adds).await?
         });
     }
     exceeded_in_chat(conn, &quota.chat, here, adds).await
+}
+
+/// Which part of the quota of strangers one more of their sets would exceed. (Two of different agents that come at once
+/// may both pass.)
+async fn exceeded_by_strangers(
+    conn: &mut AnyConnection,
+    quota: &Quota,
+    agent: &Principal,
+    adds: &Weight,
+) -> Result<Option<Exceeded>, sqlx::Error> {
+    let Some(authority) = agent.agent_url().and_then(plain_url::authority) else { return Ok(None) };
+    if sqlx::query(LET_IN).bind(agent.as_str()).fetch_optional(&mut *conn).await?.is_some() {
+        return Ok(None);
+    }
+    let of_host = sqlx::query(UNBOUND_AT).bind(authority).fetch_one(&mut *conn).await?;
+    let of_all = sqlx::query(UNBOUND).fetch_one(conn).await?;
+    for (used, limit) in [(of_host, &quota.strangers_of_host), (of_all, &quota.strangers)] {
+        if rows::unsigned(&used, "sets")? >= limit.sets {
+            return Ok(Some(Exceeded::Strangers("sets")));
+        }
+        if rows::unsigned(&used, "manifest_bytes")?.saturating_add(adds.manifest_bytes) > limit.manifest_bytes {
+            return Ok(Some(Exceeded::Strangers("bytes of manifests")));
+        }
+    }
+    Ok(None)
 }
 
 /// Which part of its chat's quota a set would exceed.

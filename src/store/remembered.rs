@@ -25,12 +25,13 @@ struct Kept<V> {
     answer: V,
 }
 
-/// Answers to questions, each with the store's [generation](Store::generation) from before it was asked for: once that
-/// has moved, the answer is void. Clones share them.
+/// Answers to questions, each with one of the store's generations from before it was asked for: once that has moved, the
+/// answer is void. Clones share them.
 #[derive(Clone)]
 pub struct Remembered<K: Hash + Eq + Send + Sync + 'static, V: Clone + Send + Sync + 'static> {
     cache: moka::sync::Cache<K, Kept<V>>,
     weigh: Weigh<K, V>,
+    generation: fn(&Store) -> u64,
 }
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Clone + Send + Sync + 'static> fmt::Debug for Remembered<K, V> {
@@ -40,14 +41,15 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Clone + Send + Sync + 'static> fmt
 }
 
 impl<K: Hash + Eq + Send + Sync + 'static, V: Clone + Send + Sync + 'static> Remembered<K, V> {
-    /// Nothing yet, and later answers that weigh about `capacity` together at most.
-    pub fn new(capacity: u64, weigh: Weigh<K, V>) -> Self {
+    /// Nothing yet, and later answers that weigh about `capacity` together at most. `generation` moves with every write
+    /// that may change them: [`Store::generation`] or [`Store::withdrawals`].
+    pub fn new(capacity: u64, weigh: Weigh<K, V>, generation: fn(&Store) -> u64) -> Self {
         let cache = moka::sync::Cache::builder()
             .max_capacity(capacity)
             .weigher(move |key: &K, kept: &Kept<V>| weigh(key, &kept.answer).unwrap_or(0))
             .time_to_live(TIME_TO_LIVE)
             .build();
-        Self { cache, weigh }
+        Self { cache, weigh, generation }
     }
 
     /// The remembered answer, or else the one that `ask` gets. A failure is not remembered.
@@ -61,7 +63,7 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Clone + Send + Sync + 'static> Rem
         ask: impl Future<Output = Result<V, StoreError>>,
     ) -> Result<V, StoreError> {
         // Read before asking: a write that ends in between leaves an answer that is void from the start.
-        let generation = store.generation();
+        let generation = (self.generation)(store);
         if let Some(kept) = self.cache.get(&key)
             && kept.generation == generation
         {
@@ -89,7 +91,7 @@ mod tests {
     async fn an_answer_is_void_once_something_was_written() {
         let folder = tempfile::tempdir().unwrap();
         let store = store(&folder).await;
-        let remembered: Remembered<&str, u32> = Remembered::new(100, |_, _| Some(1));
+        let remembered: Remembered<&str, u32> = Remembered::new(100, |_, _| Some(1), Store::generation);
         let ask = async |answer: u32| remembered.answer(&store, "key", async move { Ok(answer) }).await.unwrap();
         assert_eq!([ask(1).await, ask(2).await], [1, 1]);
         store.put_chat(&"c1".parse().unwrap(), None, &[]).await.unwrap();
@@ -107,7 +109,8 @@ mod tests {
     async fn failures_and_what_has_no_weight_are_not_remembered() {
         let folder = tempfile::tempdir().unwrap();
         let store = store(&folder).await;
-        let remembered: Remembered<&str, Option<u32>> = Remembered::new(100, |_, answer| answer.map(|_| 1));
+        let remembered: Remembered<&str, Option<u32>> =
+            Remembered::new(100, |_, answer| answer.map(|_| 1), Store::generation);
         let failed = async { Err(StoreError::Unavailable("away".to_owned())) };
         assert!(remembered.answer(&store, "key", failed).await.is_err());
         for answer in [None, Some(1), Some(1)] {
@@ -120,7 +123,7 @@ mod tests {
     async fn what_is_remembered_weighs_so_much_at_most() {
         let folder = tempfile::tempdir().unwrap();
         let store = store(&folder).await;
-        let remembered: Remembered<u32, u32> = Remembered::new(100, |_, _| Some(10));
+        let remembered: Remembered<u32, u32> = Remembered::new(100, |_, _| Some(10), Store::generation);
         for key in 0..1000 {
             remembered.answer(&store, key, async { Ok(key) }).await.unwrap();
         }

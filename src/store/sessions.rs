@@ -2,7 +2,7 @@ use sqlx::Row as _;
 
 use super::quota::{self, Exceeded};
 use super::ranks::{self, Successor};
-use super::{Store, StoreError, rows, versions};
+use super::{Store, StoreError, endpoints, rows, versions};
 use crate::protocol::{ChatId, Principal, SessionId};
 
 /// A turn's session, bound to a chat.
@@ -65,6 +65,7 @@ impl Store {
                 let same = bound.is_some_and(|bound| bound.agent == agent && bound.chat == chat);
                 return Ok(if same { Binding::Unchanged } else { Binding::Conflict });
             }
+            endpoints::note(&mut tx, &agent, store.now()).await?;
             move_waiting(&mut tx, SAME, &agent, &session, &chat).await?;
             carry_ranks(&mut tx, &agent, &session, &chat).await?;
             move_waiting(&mut tx, SUPERSEDED, &agent, &session, &chat).await?;

@@ -8,6 +8,7 @@ use sluice::protocol::Sha256;
 use sluice::protocol::frames::Progress;
 use sluice::store::{
     Amount, Announced, Binding, Commit, Exceeded, LinkAdded, LinkRecord, NewAnnouncement, Quota, Store, StoreOptions,
+    Unbound,
 };
 use sqlx::{AnyConnection, AssertSqlSafe, Connection as _};
 
@@ -22,6 +23,7 @@ on_both_databases!(
     a_set_waits_for_its_session,
     binding_applies_the_rules_of_announcing,
     quotas_are_kept,
+    strangers_have_quotas_together,
     a_chat_holds_what_it_may_however_many_announce_at_once,
     a_chat_takes_no_more_waiting_sets_than_it_may_hold,
     concurrent_announcements_of_one_manifest,
@@ -117,6 +119,43 @@ async fn binding_applies_the_rules_of_announcing(database: &TestDatabase) {
     }
     assert_eq!(store.bind_session(&id(FLOW), &id("s2"), &id("c1")).await.unwrap(), Binding::Bound(1));
     assert_eq!(listed(&store, "c1").await, [finished, identity_of(&same)]);
+}
+
+async fn strangers_have_quotas_together(database: &TestDatabase) {
+    let store = open(database).await;
+    let standard = Quota::default();
+    let of_host = Unbound { sets: 3, ..standard.strangers_of_host };
+    let quota = Quota { strangers_of_host: of_host, strangers: Unbound { sets: 5, ..standard.strangers }, ..standard };
+    let mut number = 0;
+    let mut announce = async |agent: &str| {
+        number += 1;
+        let new = announcement(agent, None, set(&[(&format!("f{number}"), "x")]));
+        store.commit_announcement(NewAnnouncement { quota, ..new }).await.unwrap()
+    };
+    let too_many = Commit::QuotaExceeded(Exceeded::Strangers("sets"));
+    for number in 0..6 {
+        let agent = format!("agent:https://evil.example/{number}");
+        store.claim_name(&id(&format!("n{number}")), &id(&agent), 1).await.unwrap();
+        let commit = announce(&agent).await;
+        assert_eq!(commit == too_many, number >= 3, "{number}: {commit:?}");
+    }
+    for (agent, name) in [("agent:https://a.example", "a"), ("agent:https://b.example", "b")] {
+        store.claim_name(&id(name), &id(agent), 1).await.unwrap();
+        stored(announce(agent).await);
+    }
+    // Together they have used up what there is for strangers, and for nobody else.
+    store.claim_name(&id("c"), &id("agent:https://c.example"), 1).await.unwrap();
+    assert_eq!(announce("agent:https://c.example").await, too_many);
+    stored(announce("agent:by-token").await);
+    store.put_chat(&id("c1"), None, &[id("agent:https://c.example")]).await.unwrap();
+    stored(announce("agent:https://c.example").await);
+    store.bind_session(&id("agent:https://evil.example/5"), &id("s"), &id("c1")).await.unwrap();
+    stored(announce("agent:https://evil.example/5").await);
+    // The database bounds bytes too.
+    let bytes = Quota { strangers: Unbound { manifest_bytes: 10, ..standard.strangers }, ..standard };
+    let new = announcement("agent:https://b.example", None, set(&[("more", "x")]));
+    let refused = store.commit_announcement(NewAnnouncement { quota: bytes, ..new }).await.unwrap();
+    assert_eq!(refused, Commit::QuotaExceeded(Exceeded::Strangers("bytes of manifests")));
 }
 
 async fn quotas_are_kept(database: &TestDatabase) {

@@ -12,6 +12,8 @@ on_both_databases!(
     a_chat_is_created_replaced_and_deleted,
     a_session_is_bound_once,
     one_of_many_claims_gets_the_name,
+    an_agent_that_may_have_one_name_gets_one_however_many_it_asks_for,
+    who_is_known_at_a_host,
     agents_are_listed_by_page,
     a_deleted_chat_leaves_nothing,
 );
@@ -84,6 +86,58 @@ async fn one_of_many_claims_gets_the_name(database: &TestDatabase) {
     assert!(store.reassign_name(&name, &id(OTHER)).await.unwrap());
     assert!(!store.reassign_name(&id("nobody"), &id(OTHER)).await.unwrap());
     assert_eq!(store.claim_name(&name, &holder, 100).await.unwrap(), Claim::Foreign);
+}
+
+async fn an_agent_that_may_have_one_name_gets_one_however_many_it_asks_for(database: &TestDatabase) {
+    let store = open(database).await;
+    let claims = (0..8).map(|n| {
+        let store = store.clone();
+        async move { store.claim_only_name(&id(&format!("name{n}")), &id(FLOW), 1).await.unwrap() }
+    });
+    let outcomes = futures_util::future::join_all(claims).await;
+    let held: Vec<usize> = (0..8).filter(|n| outcomes[*n] == Claim::Held).collect();
+    assert_eq!(held.len(), 1, "{outcomes:?}");
+    let name: AgentName = id(&format!("name{}", held[0]));
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Claim::Other(name.clone())).count(), 7);
+    assert_eq!(store.claim_only_name(&name, &id(FLOW), 100_000).await.unwrap(), Claim::Held);
+}
+
+async fn who_is_known_at_a_host(database: &TestDatabase) {
+    let store = open(database).await;
+    let hosts: std::collections::HashSet<String> = ["h:443", "x:443", "y:443"].map(str::to_owned).into();
+    let sole = async || {
+        let sole = store.sole_at(&hosts).await.unwrap();
+        let mut sole: Vec<_> = sole.into_iter().map(|(host, who)| format!("{host} {who}")).collect();
+        sole.sort();
+        sole
+    };
+    let claim = async |who: &str, hosts: &[&str]| {
+        let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+        store.claim_endpoints(&id(who), hosts).await.unwrap();
+    };
+    claim("agent:a", &["h:443", "x:443"]).await;
+    assert_eq!(sole().await, ["h:443 agent:a", "x:443 agent:a"]);
+    let generation = store.generation();
+    claim("agent:a", &["h:443"]).await;
+    assert_eq!(store.generation(), generation, "nothing new");
+    claim("agent:b", &["x:443"]).await;
+    assert!(store.generation() > generation, "what was known of x is void");
+    assert_eq!(sole().await, ["h:443 agent:a"]);
+    // An agent known by its URL is known there however it comes to be known, and claims nothing by announcing.
+    claim("agent:https://z/agents/u", &["y:443"]).await;
+    assert_eq!(sole().await, ["h:443 agent:a"]);
+    store.put_chat(&id("c1"), None, &[id("agent:https://h/agents/x")]).await.unwrap();
+    assert_eq!(sole().await, [""; 0]);
+    store.bind_session(&id("agent:https://y"), &id("s1"), &id("c1")).await.unwrap();
+    assert_eq!(sole().await, ["y:443 agent:https://y"]);
+    store.claim_name(&id("n"), &id("agent:https://y/z"), 1).await.unwrap();
+    assert_eq!(sole().await, [""; 0]);
+    // One agent has so many.
+    let many: Vec<String> = (0..100).map(|n| format!("m{n}:443")).collect();
+    claim("agent:many", &many.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    assert_eq!(store.sole_at(&many.into_iter().collect()).await.unwrap().len(), 64);
+    // What nobody is known by any more goes, after a while.
+    assert_eq!(store.sweep_endpoints(1000).await.unwrap(), 0);
 }
 
 async fn agents_are_listed_by_page(database: &TestDatabase) {

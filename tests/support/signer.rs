@@ -79,6 +79,11 @@ impl SigningAgent {
         self.seeds = seeds.to_vec();
     }
 
+    /// Publishes something from now on that is no key set.
+    pub fn spoil(&self) {
+        *self.published.lock().unwrap() = Value::Null;
+    }
+
     /// Who it is once it has proven it.
     pub fn principal(&self) -> String {
         format!("agent:{}", self.url)

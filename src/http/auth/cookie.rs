@@ -10,9 +10,10 @@ use http::{HeaderMap, Method};
 
 use super::super::AppState;
 use super::super::error::Problem;
-use super::{identify_until, is_signed, reader};
+use super::{identify_until, reader};
 use crate::config::PublicUrl;
 use crate::identity::{Caller, OpaqueSecret};
+use crate::protocol::signature::is_signed;
 
 /// The request carries what [`Reader`](super::Reader) takes, or the cookie of a signed-in browser. It must be a handler's
 /// first argument.

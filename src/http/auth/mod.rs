@@ -12,10 +12,11 @@ use http::request::Parts;
 use super::AppState;
 use super::error::Problem;
 use crate::identity::{Caller, Identity};
+use crate::protocol::signature::is_signed;
 
 pub(super) use bearer::bearer;
 pub use cookie::{Stay, Visitor};
-pub(super) use signature::{Bodies, accept, is_signed, prove, read_signed_bodies};
+pub(super) use signature::{Bodies, accept, knows, prove, read_signed_bodies};
 
 /// The request carries an operator's token. It must be a handler's first argument.
 #[derive(Debug, Clone, Copy)]
@@ -61,7 +62,7 @@ async fn identify(parts: &Parts, state: &AppState) -> Result<Identity, Problem> 
 /// The same as [`authenticate`], where failures of one address are limited.
 async fn identify_until(parts: &Parts, state: &AppState) -> Result<(Identity, Option<i64>), Problem> {
     let identity = authenticate(parts, state).await;
-    if let Err(Problem::BadCredential(_) | Problem::BadSignature(_)) = identity {
+    if let Err(Problem::BadCredential(_) | Problem::BadSignature(_) | Problem::SignatureNotTaken) = identity {
         state.limiter.failed(&parts.extensions)?;
     }
     identity

@@ -10,10 +10,8 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
-use http::{HeaderMap, Method, Uri};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use tokio::sync::Semaphore;
 
 use super::super::AppState;
 use super::super::error::Problem;
@@ -21,12 +19,10 @@ use super::super::limit::Limiter;
 use crate::identity::Identity;
 use crate::identity::{Refusal, Signatures};
 use crate::protocol::Principal;
-use crate::protocol::signature::{self, BODY_BYTES, Proof, SignatureError};
+use crate::protocol::signature::{self, BODY_BYTES, Proof, SignatureError, is_signed};
 
 /// How long the body of a signed request may take, which is read before its handler runs.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bodies that are read at once.
-const BODIES: usize = 16;
 
 /// What the layer leaves for the extractors of a signed request.
 #[derive(Debug, Clone)]
@@ -46,7 +42,7 @@ pub(super) async fn identify(parts: &Parts, state: &AppState) -> Result<Identity
     match parts.extensions.get::<Seen>() {
         Some(Seen::Verified(outcome)) => outcome.clone(),
         Some(Seen::WithoutBody) => {
-            let proof = prove(&parts.method, &parts.uri, &parts.headers, state).await?;
+            let proof = prove(parts, state).await?;
             state.limiter.reader(&parts.extensions, &proof.principal)?;
             accept(proof, state).await.map(agent)
         }
@@ -59,13 +55,14 @@ pub(super) async fn identify(parts: &Parts, state: &AppState) -> Result<Identity
 ///
 /// # Errors
 /// [`Problem::BadSignature`] when it proves nothing.
-pub(in crate::http) async fn prove(
-    method: &Method,
-    uri: &Uri,
-    headers: &HeaderMap,
-    state: &AppState,
-) -> Result<Proof, Problem> {
-    state.signatures.prove(signature::Request::of(method, uri, headers, None)).await.map_err(problem)
+pub(in crate::http) async fn prove(parts: &Parts, state: &AppState) -> Result<Proof, Problem> {
+    if !matches!(parts.extensions.get(), Some(Seen::WithoutBody)) {
+        let rule = "a signature counts without a body here, and without an Authorization header beside it";
+        return Err(Problem::BadRequest(rule.into()));
+    }
+    let request = signature::Request::of(&parts.method, &parts.uri, &parts.headers, None);
+    let pay = || state.limiter.unproven(&parts.extensions);
+    state.signatures.prove(request, pay).await.map_err(problem)
 }
 
 /// Who signed, for good: the signature is used up.
@@ -76,13 +73,16 @@ pub(in crate::http) async fn accept(proof: Proof, state: &AppState) -> Result<Pr
     state.signatures.accept(proof, &[]).await.map_err(problem)
 }
 
-fn agent(principal: Principal) -> Identity {
-    Identity::Agent { principal, name: None, owner: None }
+/// Whether an agent that signed is known here, so that it may have more than a stranger.
+///
+/// # Errors
+/// [`Problem::Unavailable`] when nobody can tell now.
+pub(in crate::http) async fn knows(agent: &Principal, state: &AppState) -> Result<bool, Problem> {
+    state.signatures.knows(agent).await.map_err(problem)
 }
 
-/// Whether the request is to be judged by its signature.
-pub(in crate::http) fn is_signed(headers: &HeaderMap) -> bool {
-    signature::is_signed(headers)
+fn agent(principal: Principal) -> Identity {
+    Identity::Agent { principal, name: None, owner: None }
 }
 
 /// Reads the body of a signed request once its signature has been verified, because the signature covers it too.
@@ -113,27 +113,23 @@ pub(in crate::http) async fn read_signed_bodies(
 pub(in crate::http) struct Bodies {
     signatures: Signatures,
     limiter: Arc<Limiter>,
-    places: Arc<Semaphore>,
 }
 
 impl Bodies {
     pub(in crate::http) fn new(state: &AppState) -> Self {
-        let places = Arc::new(Semaphore::new(BODIES));
-        Self { signatures: state.signatures.clone(), limiter: state.limiter.clone(), places }
+        Self { signatures: state.signatures.clone(), limiter: state.limiter.clone() }
     }
 }
 
 async fn read(shared: &Bodies, parts: &Parts, body: Body) -> Result<(Identity, Bytes), Problem> {
-    let Bodies { signatures, limiter, places } = shared;
+    let Bodies { signatures, limiter } = shared;
     let least = body.size_hint().lower();
-    let proof = signatures.prove(signature::Request::of(&parts.method, &parts.uri, &parts.headers, Some(least))).await;
-    let proof = proof.map_err(problem)?;
+    let request = signature::Request::of(&parts.method, &parts.uri, &parts.headers, Some(least));
+    let proof = signatures.prove(request, || limiter.unproven(&parts.extensions)).await.map_err(problem)?;
     limiter.reader(&parts.extensions, &proof.principal)?;
-    let reading = async {
-        // The semaphore is never closed.
-        let _place = places.acquire().await.ok();
-        Limited::new(body, BODY_BYTES as usize).collect().await
-    };
+    let known = signatures.knows(&proof.principal).await.map_err(problem)?;
+    let _place = limiter.body(&proof.principal, known).await?;
+    let reading = Limited::new(body, BODY_BYTES as usize).collect();
     let read = tokio::time::timeout(BODY_TIMEOUT, reading).await.map_err(|_| Problem::Timeout)?;
     let body = read.map_err(|error| {
         if error.is::<LengthLimitError>() {
@@ -152,6 +148,9 @@ async fn read(shared: &Bodies, parts: &Parts, body: Body) -> Result<(Identity, B
 fn problem(refusal: Refusal) -> Problem {
     match refusal {
         Refusal::Signature(error) => Problem::BadSignature(error),
+        Refusal::NotTaken => Problem::SignatureNotTaken,
+        Refusal::Limited(retry_after) => Problem::RateLimited { retry_after },
+        Refusal::Busy(retry_after) => Problem::Busy { retry_after },
         Refusal::Unavailable => Problem::Unavailable,
     }
 }

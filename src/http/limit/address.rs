@@ -1,6 +1,6 @@
 //! Which address a request comes from.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use http::HeaderMap;
 use ipnet::IpNet;
@@ -35,17 +35,6 @@ fn parse(hop: &[u8]) -> Option<IpAddr> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let address = bare.parse().or_else(|_| text.parse::<SocketAddr>().map(|address| address.ip()));
     address.ok().map(|address: IpAddr| address.to_canonical())
-}
-
-/// Addresses that count as one: an IPv6 network of 64 bits is one customer's.
-pub(super) fn group(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
-        }
-    }
 }
 
 #[cfg(test)]
@@ -86,14 +75,6 @@ mod tests {
             assert_eq!(from("10.0.0.1", lines, &trusted), client, "{lines:?}");
             assert_eq!(from("::ffff:10.0.0.1", lines, &trusted), client, "{lines:?}");
         }
-    }
-
-    #[test]
-    fn a_customer_has_one_network_of_many_addresses() {
-        let group = |text: &str| group(text.parse().unwrap()).to_string();
-        assert_eq!(group("2001:db8:1:2:3:4:5:6"), group("2001:db8:1:2::1"));
-        assert_ne!(group("2001:db8:1:3::1"), group("2001:db8:1:2::1"));
-        assert_eq!(group("192.0.2.1"), "192.0.2.1");
     }
 
     proptest! {

@@ -5,7 +5,7 @@
 
 mod address;
 mod admission;
-mod keyed;
+mod bodies;
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -17,22 +17,26 @@ use axum::response::{IntoResponse as _, Response};
 use http::Extensions;
 
 use super::error::Problem;
+use super::keyed::{InFlight, Permit, Rates, group};
 use super::server::Peer;
 use crate::config::RequestLimits;
 use crate::events::Refused;
 use crate::metrics::Metrics;
 use crate::protocol::Principal;
 use admission::Admission;
-use keyed::{InFlight, Permit, Rates};
+use bodies::Bodies;
+pub use bodies::BodyPlace;
 
 /// Who is told to come back later, as the metric names it.
-const LIMITS: [&str; 8] = [
+const LIMITS: [&str; 10] = [
     "address_rate",
     "address_requests",
+    "address_connections",
     "reader_rate",
     "reader_requests",
     "failed_auth",
     "agent_admission",
+    "signed_bodies",
     "reader_streams",
     "streams",
 ];
@@ -41,16 +45,25 @@ const RUNNING: Duration = Duration::from_secs(1);
 /// The same for streams, which end less often.
 const STREAMS: Duration = Duration::from_secs(5);
 
+/// Who uses up a reader's rate and requests.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Spender {
+    Reader(Principal),
+    /// Whoever has the address of a link, by the link's id. What they do is not held against its maker.
+    Link(String),
+}
+
 /// The limits and what has been used of them.
 #[derive(Debug)]
 pub struct Limiter {
     trusted_proxies: Vec<ipnet::IpNet>,
     addresses: Rates<IpAddr>,
-    readers: Rates<Principal>,
+    readers: Rates<Spender>,
     failures: Rates<IpAddr>,
     of_addresses: Arc<InFlight<IpAddr>>,
-    of_readers: Arc<InFlight<Principal>>,
+    of_readers: Arc<InFlight<Spender>>,
     admission: Admission,
+    bodies: Bodies,
     metrics: Arc<Metrics>,
 }
 
@@ -65,7 +78,9 @@ pub struct Permits(Arc<Taken>);
 #[derive(Debug, Default)]
 struct Taken {
     address: OnceLock<Permit<IpAddr>>,
-    reader: OnceLock<Permit<Principal>>,
+    reader: OnceLock<Permit<Spender>>,
+    /// Set once the request has taken one of its address's failures.
+    unproven: OnceLock<()>,
 }
 
 impl Limiter {
@@ -82,6 +97,7 @@ impl Limiter {
             of_addresses: Arc::new(InFlight::new(limits.address_requests)),
             of_readers: Arc::new(InFlight::new(limits.reader_requests)),
             admission: Admission::new(limits.agent_admission),
+            bodies: Bodies::default(),
             metrics,
         }
     }
@@ -91,27 +107,64 @@ impl Limiter {
     /// # Errors
     /// [`Problem::RateLimited`] when it has used up its rate, or has too many requests running.
     pub fn reader(&self, request: &Extensions, principal: &Principal) -> Result<(), Problem> {
-        self.readers.take(principal).map_err(|wait| self.refuse("reader_rate", wait))?;
+        self.spend(request, Spender::Reader(principal.clone()))
+    }
+
+    /// Counts a request of somebody who has the address of a link.
+    ///
+    /// # Errors
+    /// [`Problem::RateLimited`], as for a reader.
+    pub fn link(&self, request: &Extensions, id: &str) -> Result<(), Problem> {
+        self.spend(request, Spender::Link(id.to_owned()))
+    }
+
+    fn spend(&self, request: &Extensions, spender: Spender) -> Result<(), Problem> {
+        self.readers.take(&spender).map_err(|wait| self.refuse("reader_rate", wait))?;
         if let Some(Permits(taken)) = request.get()
             && taken.reader.get().is_none()
         {
-            let permit = self.of_readers.enter(principal);
+            let permit = self.of_readers.enter(&spender);
             let permit = permit.ok_or_else(|| self.refuse("reader_requests", RUNNING))?;
             let _ = taken.reader.set(permit);
         }
         Ok(())
     }
 
-    /// Counts a credential that proved nothing.
+    /// Counts a credential that proved nothing, unless the request paid before.
     ///
     /// Whoever shares an address with a guesser goes on: a valid credential is never refused for the failures of others.
-    /// Guessing one is hopeless as it is; what is limited here is the work that trying makes.
+    /// Guessing one is hopeless as it is, and looking one up costs little. What costs more is paid for in advance, see
+    /// [`unproven`](Self::unproven).
     ///
     /// # Errors
     /// [`Problem::RateLimited`] instead of what else would be said, when there were too many from this address.
     pub fn failed(&self, request: &Extensions) -> Result<(), Problem> {
+        self.unproven(request).map_err(|retry_after| Problem::RateLimited { retry_after })
+    }
+
+    /// Counts a credential as one that proves nothing before much is done to find out, such as fetching a stranger's keys:
+    /// once for each request. When there may be another, where there were too many from this address.
+    pub fn unproven(&self, request: &Extensions) -> Result<(), Duration> {
         let Some(Client(address)) = request.get() else { return Ok(()) };
-        self.failures.take(address).map_err(|wait| self.refuse("failed_auth", wait))
+        if request.get().is_some_and(|Permits(taken)| taken.unproven.get().is_some()) {
+            return Ok(());
+        }
+        self.failures.take(address).inspect_err(|_| self.count("failed_auth"))?;
+        if let Some(Permits(taken)) = request.get() {
+            let _ = taken.unproven.set(());
+        }
+        Ok(())
+    }
+
+    /// Waits, not for long, for a place among those whose signed bodies are read. Those who are not `known` here have few.
+    ///
+    /// # Errors
+    /// [`Problem::Busy`] when there is none.
+    pub async fn body(&self, principal: &Principal, known: bool) -> Result<BodyPlace, Problem> {
+        self.bodies.enter(principal, known).await.ok_or_else(|| {
+            self.count("signed_bodies");
+            Problem::Busy { retry_after: RUNNING }
+        })
     }
 
     /// Lets an agent's connection in, perhaps after a short wait. `known` is one that came with a valid credential: it
@@ -157,10 +210,10 @@ pub async fn limit(State(limiter): State<Arc<Limiter>>, mut request: Request, ne
     let Some(Peer(peer)) = request.extensions().get().copied() else { return next.run(request).await };
     let client = address::client(peer.ip(), request.headers(), &limiter.trusted_proxies);
     let permits = Permits::default();
-    let mut response = match limiter.address(address::group(client)) {
+    let mut response = match limiter.address(group(client)) {
         Ok(permit) => {
             let _ = permits.0.address.set(permit);
-            request.extensions_mut().insert(Client(address::group(client)));
+            request.extensions_mut().insert(Client(group(client)));
             request.extensions_mut().insert(permits.clone());
             next.run(request).await
         }

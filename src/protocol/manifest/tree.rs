@@ -13,7 +13,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::error::{ManifestCode, ManifestError};
-use super::{Entry, EntryKind, Manifest, check_depth, path};
+use super::{Entry, EntryKind, Location, Manifest, check_depth, path};
 use crate::protocol::Sha256;
 use crate::protocol::limits::{MANIFEST_BYTES, MANIFEST_ENTRIES, SAFE_INTEGER};
 
@@ -252,6 +252,13 @@ impl Tree {
             path: &file.path,
             owner: (file.owner > 0).then(|| self.manifests[file.owner].identity),
             entry: &self.manifests[file.owner].entries[file.index],
+        })
+    }
+
+    /// Every location that it names, its own and those of its entries.
+    pub fn locations(&self) -> impl Iterator<Item = &Location> {
+        self.manifests.iter().flat_map(|manifest| {
+            manifest.locations.iter().chain(manifest.entries.iter().flat_map(|entry| entry.locations.iter().flatten()))
         })
     }
 

@@ -111,6 +111,11 @@ impl<'a> Signed<'a> {
         Ok(Self { request, scheme: rules.scheme, labels, principal, source })
     }
 
+    /// Who the signer says it is.
+    pub fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
     /// Where the signer's keys are published.
     pub fn source(&self) -> &KeySource {
         &self.source

@@ -26,7 +26,8 @@ use crate::protocol::{ByteRange, LocationKind, Sha256};
 use tokens::Tokens;
 
 /// Fetches of bytes at once: as many to one host as a producer serves (specification section 6).
-const BOUNDS: Bounds = Bounds { total: 1024, per_host: CONCURRENT_TRANSFERS };
+const BOUNDS: Bounds =
+    Bounds { total: 1024, per_host: CONCURRENT_TRANSFERS, waiting: 1024, lookups: 64, lookups_per_domain: 16 };
 /// The header that names the set's task (specification section 2).
 const ARTIFACT_TASK: HeaderName = HeaderName::from_static("artifact-task");
 /// By what name this gateway is known to those who look out for loops (RFC 9110 section 7.6.3).
@@ -159,9 +160,13 @@ impl Locations {
                 let by_hash = names(&url, &wanted.sha256);
                 let mut fetch = range_of(url, wanted, timeout);
                 fetch.headers.insert(VIA, HeaderValue::from_static(VIA_NAME));
-                let task = remote.task.as_deref().and_then(|task| HeaderValue::from_str(task).ok());
-                if let Some(task) = task {
-                    fetch.headers.insert(ARTIFACT_TASK, task);
+                // Beyond ASCII, servers read a field's bytes in different ways (RFC 9110 section 5.5).
+                match remote.task.as_deref().map(|task| HeaderValue::from_str(task).ok().filter(|_| task.is_ascii())) {
+                    Some(Some(task)) => drop(fetch.headers.insert(ARTIFACT_TASK, task)),
+                    Some(None) => {
+                        tracing::info!(sha256 = %wanted.sha256, "a place is asked without the task, whose name is no ASCII");
+                    }
+                    None => {}
                 }
                 if remote.signed && by_hash {
                     let Fetch { url, headers, .. } = &mut fetch;

@@ -9,8 +9,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::HeaderMap;
-use http::header::CACHE_CONTROL;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, Validation};
 use tokio::time::Instant;
@@ -21,6 +19,7 @@ use super::{Claims, TokenError};
 use crate::clock::Clock;
 use crate::identity::Identity;
 use crate::outbound::{Fetch, FetchError, Outbound};
+use crate::protocol::signature;
 pub use key_set::InvalidKeySet;
 use key_set::KeySet;
 
@@ -28,12 +27,10 @@ use key_set::KeySet;
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most bytes of a key set.
 const KEY_SET_BYTES: u64 = 64 * 1024;
-/// How long a key set is good without asking again, where its sender does not say, and the bounds of what it says.
-const FRESH: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(86_400));
 /// How long the last good set serves while no newer one can be had.
 const STALE: Duration = Duration::from_secs(86_400);
 /// Between two fetches because of keys that were not in the set: a stranger can name any number of them.
-const REFETCH: Duration = Duration::from_secs(30);
+const REFETCH: Duration = Duration::from_secs(5);
 /// Between two fetches when the last one failed.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -166,7 +163,7 @@ impl Platform {
         if fetched.status != 200 {
             return Err(KeySetError::Status(fetched.status));
         }
-        let fresh = freshness(&fetched.headers);
+        let fresh = signature::lifetime(&fetched.headers);
         let set = Arc::new(KeySet::parse(&fetched.bytes().await?)?);
         let mut state = self.lock();
         state.set = Some((set, Instant::now(), fresh));
@@ -189,39 +186,5 @@ impl Platform {
     fn lock(&self) -> MutexGuard<'_, State> {
         // It is never held over anything that can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// How long a set is good: its `max-age` (RFC 9111 section 5.2.2.1), within bounds.
-fn freshness(headers: &HeaderMap) -> Duration {
-    let directives = headers.get_all(CACHE_CONTROL).iter().filter_map(|value| value.to_str().ok());
-    let max_age = directives.flat_map(|value| value.split(',')).find_map(|directive| {
-        let (name, seconds) = directive.trim().split_once('=')?;
-        name.eq_ignore_ascii_case("max-age").then(|| seconds.trim_matches('"').parse().ok())?
-    });
-    max_age.map_or(FRESH.0, |seconds| Duration::from_secs(seconds).clamp(FRESH.0, FRESH.1))
-}
-
-#[cfg(test)]
-mod tests {
-    use http::HeaderValue;
-
-    use super::*;
-
-    #[test]
-    fn a_set_is_good_as_long_as_it_says_within_bounds() {
-        for (value, seconds) in [
-            ("max-age=600", 600),
-            ("public, Max-Age=\"900\", must-revalidate", 900),
-            ("max-age=0", 300),
-            ("no-store", 300),
-            ("max-age=99999999", 86_400),
-            ("max-age=-1", 300),
-            ("", 300),
-        ] {
-            let headers = [(CACHE_CONTROL, HeaderValue::from_static(value))].into_iter().collect();
-            assert_eq!(freshness(&headers), Duration::from_secs(seconds), "{value}");
-        }
-        assert_eq!(freshness(&HeaderMap::new()), Duration::from_secs(300));
     }
 }

@@ -1,7 +1,8 @@
-//! Rates and counts, one for each key, in bounded memory.
+//! Rates and counts, one for each key, in bounded memory; and which addresses are one key.
 
 use std::fmt;
 use std::hash::Hash;
+use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ const KEYS: u64 = 65_536;
 const BURST_SECONDS: u32 = 4;
 
 /// A rate for each key.
-pub(super) struct Rates<K> {
+pub(in crate::http) struct Rates<K> {
     /// None where there is no limit.
     quota: Option<Quota>,
     buckets: moka::sync::Cache<K, Arc<DefaultDirectRateLimiter>>,
@@ -30,7 +31,7 @@ impl<K> fmt::Debug for Rates<K> {
 
 impl<K: Hash + Eq + Clone + Send + Sync + 'static> Rates<K> {
     /// So many each second, and some seconds' worth at once; 0 is no limit.
-    pub(super) fn per_second(rate: u32) -> Self {
+    pub(in crate::http) fn per_second(rate: u32) -> Self {
         let burst = NonZeroU32::new(rate.saturating_mul(BURST_SECONDS));
         Self::new(
             NonZeroU32::new(rate).map(Quota::per_second).zip(burst).map(|(quota, burst)| quota.allow_burst(burst)),
@@ -38,7 +39,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Rates<K> {
     }
 
     /// So many each minute, and as many at once; 0 is no limit.
-    pub(super) fn per_minute(rate: u32) -> Self {
+    pub(in crate::http) fn per_minute(rate: u32) -> Self {
         Self::new(NonZeroU32::new(rate).map(Quota::per_minute))
     }
 
@@ -50,7 +51,7 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Rates<K> {
     }
 
     /// Takes one, or says how long until there is one.
-    pub(super) fn take(&self, key: &K) -> Result<(), Duration> {
+    pub(in crate::http) fn take(&self, key: &K) -> Result<(), Duration> {
         let Some(quota) = self.quota else { return Ok(()) };
         let bucket = self.buckets.get_with_by_ref(key, || Arc::new(RateLimiter::direct(quota)));
         bucket.check().map_err(|not_until| not_until.wait_time_from(DefaultClock::default().now()))
@@ -59,19 +60,19 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> Rates<K> {
 
 /// A count for each key of what it has running.
 #[derive(Debug)]
-pub(super) struct InFlight<K: Hash + Eq> {
+pub(in crate::http) struct InFlight<K: Hash + Eq> {
     /// 0 where there is no limit.
     limit: usize,
     running: DashMap<K, usize>,
 }
 
 impl<K: Hash + Eq + Clone> InFlight<K> {
-    pub(super) fn new(limit: u32) -> Self {
+    pub(in crate::http) fn new(limit: u32) -> Self {
         Self { limit: usize::try_from(limit).unwrap_or(usize::MAX), running: DashMap::new() }
     }
 
     /// One more, unless there are as many as may be. The permit's drop is its end.
-    pub(super) fn enter(self: &Arc<Self>, key: &K) -> Option<Permit<K>> {
+    pub(in crate::http) fn enter(self: &Arc<Self>, key: &K) -> Option<Permit<K>> {
         match self.running.entry(key.clone()) {
             Entry::Occupied(running) if self.limit > 0 && *running.get() >= self.limit => return None,
             Entry::Occupied(mut running) => *running.get_mut() += 1,
@@ -83,7 +84,7 @@ impl<K: Hash + Eq + Clone> InFlight<K> {
 
 /// Something that runs.
 #[derive(Debug)]
-pub(super) struct Permit<K: Hash + Eq> {
+pub(in crate::http) struct Permit<K: Hash + Eq> {
     of: Arc<InFlight<K>>,
     key: K,
 }
@@ -94,6 +95,17 @@ impl<K: Hash + Eq> Drop for Permit<K> {
             *running = running.saturating_sub(1);
             *running == 0
         });
+    }
+}
+
+/// Addresses that count as one: an IPv6 network of 64 bits is one customer's.
+pub(in crate::http) fn group(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
     }
 }
 
@@ -130,5 +142,13 @@ mod tests {
         assert!(running.enter(&"a").is_some());
         drop(second);
         assert!(running.running.is_empty(), "nobody is remembered who has nothing running");
+    }
+
+    #[test]
+    fn a_customer_has_one_network_of_many_addresses() {
+        let group = |text: &str| group(text.parse().unwrap()).to_string();
+        assert_eq!(group("2001:db8:1:2:3:4:5:6"), group("2001:db8:1:2::1"));
+        assert_ne!(group("2001:db8:1:3::1"), group("2001:db8:1:2::1"));
+        assert_eq!(group("192.0.2.1"), "192.0.2.1");
     }
 }
