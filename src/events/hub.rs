@@ -9,13 +9,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::channel::{Channel, ChatAgents};
 use super::event::{Event, ProgressEvent, Reset, TransferEvent};
-use super::id::Since;
-use super::log::Most;
-use super::subscriber::{Subscriber, Subscription};
+use super::subscriber::Subscriber;
 use crate::metrics::Metrics;
 use crate::protocol::{AgentName, ChatId, Principal};
 use crate::store::Place;
@@ -50,37 +47,26 @@ impl Default for Limits {
     }
 }
 
-/// Why a reader is not told anything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// It has as many streams as one principal may have.
-    #[error("one reader has too many event streams")]
-    TooManyOfOne,
-    /// There are as many as there may be.
-    #[error("there are too many event streams")]
-    TooMany,
-}
-
 /// Tells readers what happens in their chats. Clones share everything.
 #[derive(Clone)]
-pub struct Events(Arc<Inner>);
+pub struct Events(pub(super) Arc<Inner>);
 
-struct Inner {
-    limits: Limits,
+pub(super) struct Inner {
+    pub(super) limits: Limits,
     table: Mutex<Table>,
     /// The sizes of what the table holds, for those who have something to tell and nobody to tell it to.
     chats: AtomicUsize,
     subscribers: AtomicUsize,
-    metrics: Arc<Metrics>,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 #[derive(Default)]
-struct Table {
-    channels: HashMap<ChatId, Arc<Channel>>,
-    of_principal: HashMap<Principal, usize>,
+pub(super) struct Table {
+    pub(super) channels: HashMap<ChatId, Arc<Channel>>,
+    pub(super) of_principal: HashMap<Principal, usize>,
     /// By their numbers.
-    subscribers: HashMap<u64, Arc<Subscriber>>,
-    next: u64,
+    pub(super) subscribers: HashMap<u64, Arc<Subscriber>>,
+    pub(super) next: u64,
 }
 
 impl fmt::Debug for Events {
@@ -94,46 +80,6 @@ impl Events {
     pub fn new(limits: Limits, metrics: Arc<Metrics>) -> Self {
         let (chats, subscribers) = (AtomicUsize::new(0), AtomicUsize::new(0));
         Self(Arc::new(Inner { limits, table: Mutex::default(), chats, subscribers, metrics }))
-    }
-
-    /// Tells a reader what happens in a chat from now on, or from a place on. It may: whoever asks for it knows.
-    ///
-    /// `cut` ends a response that may not be asked for its next bytes for as long as its reader takes none.
-    ///
-    /// # Errors
-    /// When there are too many.
-    pub fn subscribe(
-        &self,
-        principal: &Principal,
-        place: &Place,
-        since: Since,
-        cut: Option<CancellationToken>,
-    ) -> Result<Subscription, Refused> {
-        let Inner { limits, metrics, .. } = &*self.0;
-        let mut table = self.table();
-        if table.subscribers.len() >= limits.subscribers {
-            return Err(Refused::TooMany);
-        }
-        let mine = table.of_principal.entry(principal.clone()).or_default();
-        if *mine >= limits.per_principal {
-            return Err(Refused::TooManyOfOne);
-        }
-        *mine += 1;
-        let most = Most { events: limits.history, bytes: limits.history_bytes };
-        let channel = match table.channels.entry(place.chat.clone()) {
-            Entry::Occupied(there) if there.get().place == *place => Arc::clone(there.get()),
-            // The chat was made anew, and what happened in the old one is none of the new one's business.
-            entry => entry.insert_entry(Channel::new(place.clone(), most, Instant::now())).get().clone(),
-        };
-        table.next += 1;
-        let subscriber = Subscriber::new(table.next, principal.clone(), place.clone(), cut);
-        table.subscribers.insert(subscriber.number, Arc::clone(&subscriber));
-        let from = channel.state().log.resume(since);
-        channel.join(Arc::clone(&subscriber));
-        self.publish_sizes(&table);
-        drop(table);
-        metrics.event_subscribers.inc();
-        Ok(Subscription::new(self.clone(), channel, subscriber, from))
     }
 
     /// Whether anybody is told what happens in a chat, or will be who comes back.
@@ -256,7 +202,7 @@ impl Events {
         self.publish_sizes(table);
     }
 
-    fn publish_sizes(&self, table: &Table) {
+    pub(super) fn publish_sizes(&self, table: &Table) {
         self.0.chats.store(table.channels.len(), Ordering::SeqCst);
         self.0.subscribers.store(table.subscribers.len(), Ordering::SeqCst);
     }
@@ -268,7 +214,7 @@ impl Events {
         self.table().channels.get(chat).cloned()
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

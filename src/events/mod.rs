@@ -32,11 +32,13 @@ mod hub;
 mod id;
 mod log;
 mod subscriber;
+mod subscription;
 #[cfg(test)]
 mod tests;
 
 pub use channel::ChatAgents;
 pub use event::{End, Event, ProgressEvent, Reset, Step, TransferEvent};
-pub use hub::{Events, Limits, Refused};
+pub use hub::{Events, Limits};
 pub use id::{EventId, InvalidEventId, Since};
-pub use subscriber::{Next, Subscriber, Subscription};
+pub use subscriber::Subscriber;
+pub use subscription::{Next, Refused, Subscription};

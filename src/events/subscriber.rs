@@ -1,4 +1,4 @@
-//! One reader of a chat's events.
+//! One reader of a chat's events, as those see it who tell it something.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,18 +9,14 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::channel::Channel;
-use super::event::{End, Event, Reset, Step, TransferEvent};
-use super::hub::Events;
-use super::id::EventId;
-use super::log::Behind;
+use super::event::{End, Step, TransferEvent};
 use crate::protocol::Principal;
 use crate::store::Place;
 
 /// Most events about a reader's own transfers that wait for it.
 const TRANSFERS: usize = 256;
 
-/// A reader, as those see it who tell it something.
+/// A reader.
 pub struct Subscriber {
     pub(super) number: u64,
     /// Who reads.
@@ -28,17 +24,18 @@ pub struct Subscriber {
     /// What.
     pub place: Place,
     cut: Option<CancellationToken>,
-    woken: Notify,
+    pub(super) woken: Notify,
     waiting: Mutex<Waiting>,
 }
 
+/// What waits for it, besides its chat's events.
 #[derive(Debug, Default)]
-struct Waiting {
-    transfers: VecDeque<TransferEvent>,
-    overflown: bool,
-    end: Option<End>,
+pub(super) struct Waiting {
+    pub(super) transfers: VecDeque<TransferEvent>,
+    pub(super) overflown: bool,
+    pub(super) end: Option<End>,
     /// Since when something has been there for the reader, who has taken nothing.
-    since: Option<Instant>,
+    pub(super) since: Option<Instant>,
 }
 
 impl fmt::Debug for Subscriber {
@@ -104,97 +101,7 @@ impl Subscriber {
         self.woken.notify_one();
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    pub(super) fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What a reader is told next.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Next {
-    /// Something happened. The id is the place to go on from.
-    Event(EventId, Arc<Event>),
-    /// Nothing more comes.
-    End(End),
-}
-
-/// A reader's place among a chat's events. Its drop is its end.
-#[derive(Debug)]
-pub struct Subscription {
-    events: Events,
-    channel: Arc<Channel>,
-    subscriber: Arc<Subscriber>,
-    position: u64,
-    reset: Option<Reset>,
-}
-
-impl Subscription {
-    pub(super) fn new(
-        events: Events,
-        channel: Arc<Channel>,
-        subscriber: Arc<Subscriber>,
-        (position, reset): (u64, Option<Reset>),
-    ) -> Self {
-        Self { events, channel, subscriber, position, reset }
-    }
-
-    /// Why it does not go on from where its reader wanted.
-    pub fn reset(&self) -> Option<Reset> {
-        self.reset
-    }
-
-    /// The place to go on from.
-    pub fn id(&self) -> EventId {
-        self.channel.state().log.id(self.position)
-    }
-
-    /// Whether the chat's agents have been looked up.
-    pub fn knows_agents(&self) -> bool {
-        self.channel.state().knows_agents()
-    }
-
-    /// The next event. Nothing is lost when it is dropped before it answers.
-    pub async fn next(&mut self) -> Next {
-        loop {
-            if let Some(next) = self.take() {
-                return next;
-            }
-            self.subscriber.woken.notified().await;
-        }
-    }
-
-    fn take(&mut self) -> Option<Next> {
-        let state = self.channel.state();
-        let mut waiting = self.subscriber.waiting();
-        if let Some(end) = waiting.end {
-            return Some(Next::End(end));
-        }
-        waiting.since = Some(Instant::now());
-        match state.log.after(self.position) {
-            Ok(Some(event)) => {
-                self.position += 1;
-                return Some(Next::Event(state.log.id(self.position), Arc::clone(event)));
-            }
-            Ok(None) => {}
-            Err(Behind(_)) => return Some(Next::End(End::Lagged)),
-        }
-        if let Some(transfer) = waiting.transfers.pop_front() {
-            return Some(Next::Event(state.log.id(self.position), Arc::new(Event::transfer(&transfer))));
-        }
-        if waiting.overflown {
-            return Some(Next::End(End::Lagged));
-        }
-        waiting.since = None;
-        None
-    }
-}
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        // However it ended: one that stopped reading was not asked whether it is too slow.
-        let behind = self.channel.state().log.after(self.position).err().map_or(0, |Behind(missed)| missed);
-        let overflown = u64::from(self.subscriber.waiting().overflown);
-        self.events.count_dropped(behind + overflown);
-        self.events.leave(&self.channel, &self.subscriber);
     }
 }
