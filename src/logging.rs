@@ -3,8 +3,11 @@
 use std::io::IsTerminal as _;
 
 use serde::Deserialize;
+use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::filter::{FilterFn, ParseError, filter_fn};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, Deserialize)]
@@ -33,12 +36,31 @@ pub fn filter(level: &str) -> Result<EnvFilter, LoggingError> {
     Ok(EnvFilter::builder().parse(level)?)
 }
 
+/// Whether what a line may hold is known. Libraries write down at `trace` what goes over the wire, such as the frame that
+/// an agent's token is in; this crate writes down no secret at any level.
+fn is_known(metadata: &Metadata<'_>) -> bool {
+    let own = metadata.target() == "sluice" || metadata.target().starts_with("sluice::");
+    own || *metadata.level() < Level::TRACE
+}
+
+/// Keeps libraries' `trace` lines back, whatever the directives say.
+fn known() -> FilterFn {
+    filter_fn(is_known)
+}
+
 /// Sends log lines to standard error from here on; standard output is for what a command prints.
 pub fn init(format: LogFormat, level: &str) -> Result<(), LoggingError> {
     let lines = tracing_subscriber::fmt().with_env_filter(filter(level)?).with_writer(std::io::stderr);
     let set = match format {
-        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).try_init(),
-        LogFormat::Json => lines.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init(),
+        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).finish().with(known()).try_init(),
+        LogFormat::Json => lines
+            .json()
+            .flatten_event(true)
+            .with_current_span(true)
+            .with_span_list(false)
+            .finish()
+            .with(known())
+            .try_init(),
     };
     set.map_err(|_| LoggingError::Twice)
 }

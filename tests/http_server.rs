@@ -353,3 +353,52 @@ async fn an_http2_connection_on_which_nothing_runs_is_closed() {
         within("the end of the connection", closed).await;
     }
 }
+
+/// Speaks HTTP/2 as far as it has to, and answers nothing.
+async fn mute(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    stream.write_all(&[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..]].concat()).await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn an_idle_connection_that_answers_nothing_is_closed_as_any() {
+    let running = start(hello(), Limits { idle: SHORT, ..limits() }).await;
+    let mut stream = mute(running.address).await;
+    let mut came = Vec::new();
+    // A reset is as good as an end.
+    let _ = within("the end of the connection", stream.read_to_end(&mut came)).await;
+    assert!(!came.is_empty());
+}
+
+#[tokio::test]
+async fn where_a_listener_is_full_what_is_idle_makes_way_and_what_runs_does_not() {
+    let (router, feed) = fed();
+    let router = router.route("/other", get(async || "other"));
+    let running = start(router, Limits { connections: 4, ..limits() }).await;
+    let mut busy = http2_client(running.address).await;
+    let mut body = busy.send_request(request()).await.unwrap().into_body();
+    feed.send(Bytes::from_static(b"first ")).await.unwrap();
+    body.frame().await.unwrap().unwrap();
+    let mute = [mute(running.address).await, mute(running.address).await];
+    let idle = http2_client(running.address).await;
+    let mut others = Vec::new();
+    // Each finds a place, and keeps it.
+    for _ in 0..3 {
+        let mut other = http1_client(running.address).await;
+        let asked = http::Request::get("http://sluice.test/other").header("host", "sluice.test");
+        let answer = other.send_request(asked.body(Empty::new()).unwrap());
+        assert_eq!(within("a place", answer).await.unwrap().status(), 200);
+        others.push(other);
+    }
+    within("the end of the idle one", async {
+        while !idle.is_closed() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    feed.send(Bytes::from_static(b"second")).await.unwrap();
+    drop((feed, mute, others));
+    assert_eq!(body.collect().await.unwrap().to_bytes(), "second");
+}

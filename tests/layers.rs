@@ -10,14 +10,13 @@ use std::path::{Path, PathBuf};
 const NARROWER: [(&str, &[&str]); 1] = [("producer", &["protocol", "clock", "net"])];
 
 /// What only some places may know, and which those are.
-const ONLY_IN: [(&str, &[&str]); 5] = [
+const ONLY_IN: [(&str, &[&str]); 4] = [
     ("sqlx", &["store/"]),
     ("axum", &["http/"]),
     // Agents and the demo's download stand at the other end of the wire.
     ("StatusCode", &["http/", "producer/", "demo/download.rs"]),
-    ("WebSocketUpgrade", &["http/connect.rs"]),
-    // The agent's side dials; the upgrade tells what broke on a socket.
-    ("tungstenite", &["producer/", "http/connect.rs"]),
+    // The agent's side dials; the upgrade answers.
+    ("tungstenite", &["producer/", "http/connect/"]),
 ];
 
 /// What modules without I/O and clock do not know.

@@ -3,10 +3,18 @@
 
 mod support;
 
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use http::Method;
 use sluice::config::Layer;
+use support::platform::within;
+use support::wire::Wire;
 use support::{Answer, Download, Gateway, SampleSet, SigningAgent, bytes, eventually, set_file};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_tungstenite::tungstenite::{Bytes, Message};
 
 const SETS: &str = "/v1/chats/c1/sets";
 const LIMITED: &str = "sluice_http_requests_limited_total";
@@ -211,9 +219,9 @@ async fn upgrade(gateway: &Gateway, token: &str) -> Download {
 #[tokio::test]
 async fn agents_that_all_come_at_once_are_let_in_steadily() {
     let gateway = gateway(|layer| layer.agent_admission = Some(4)).await;
-    let token = gateway.agent_token("ada", "ada");
+    let tokens: Vec<_> = (0..101).map(|number| gateway.agent_token(&format!("a{number}"), "a")).collect();
     let begun = std::time::Instant::now();
-    let mut answers = join_all((0..100).map(|_| upgrade(&gateway, &token))).await;
+    let mut answers = join_all(tokens[1..].iter().map(|token| upgrade(&gateway, token))).await;
     let most = 4.0 * (begun.elapsed().as_secs_f64() + 1.0);
     let refused: Vec<_> = answers.extract_if(.., |answer| answer.status != 101).collect();
     // Two seconds' worth may wait, and never more are let in than the time is worth.
@@ -225,5 +233,83 @@ async fn agents_that_all_come_at_once_are_let_in_steadily() {
         assert!((2..=8).contains(&answer.header("retry-after").parse::<u64>().unwrap()));
     }
     // Whoever comes again later finds a place.
-    assert_eq!(upgrade(&gateway, &token).await.status, 101);
+    assert_eq!(upgrade(&gateway, &tokens[0]).await.status, 101);
+}
+
+#[tokio::test]
+async fn an_agent_has_few_connections_without_a_session() {
+    let gateway = gateway(|_| {}).await;
+    let token = gateway.agent_token("ada", "ada");
+    let mut wires = Vec::new();
+    for _ in 0..8 {
+        wires.push(Wire::with_token(&gateway, &token).await);
+    }
+    let refused = upgrade(&gateway, &token).await.whole().await;
+    assert_eq!((refused.status.as_u16(), refused.code().as_str()), (503, "unavailable"));
+    assert_eq!(limited(&gateway, "agent_unopened"), 1.0);
+    let other = gateway.agent_token("bob", "bob");
+    assert_eq!(upgrade(&gateway, &other).await.status, 101, "nobody else has fewer");
+    // One that has a session is none of them, nor is one that is gone.
+    wires[0].create("ada", &token).await;
+    wires[0].frame("session.created").await;
+    wires.push(Wire::with_token(&gateway, &token).await);
+    assert_eq!(upgrade(&gateway, &token).await.status, 503);
+    wires.pop();
+    eventually("a place", async || (upgrade(&gateway, &token).await.status == 101).then_some(())).await;
+}
+
+#[tokio::test]
+async fn long_messages_of_one_agent_wait_for_each_other() {
+    let gateway = gateway(|_| {}).await;
+    let token = gateway.agent_token("ada", "ada");
+    let mut unfinished = Vec::new();
+    for _ in 0..2 {
+        let mut wire = Wire::with_token(&gateway, &token).await;
+        // A text frame that says to be of 16 MiB, and a part of it.
+        let head = [&[0x81, 0x80 | 127][..], &(16u64 << 20).to_be_bytes(), &[0; 4]].concat();
+        wire.send_raw(&head).await;
+        wire.send_raw(&vec![b' '; 100 * 1024]).await;
+        unfinished.push(wire);
+    }
+    let mut third = Wire::with_token(&gateway, &token).await;
+    third.send_message(Message::text(" ".repeat(1 << 20))).await;
+    third.send_message(Message::Ping(Bytes::from_static(b"behind it"))).await;
+    let waits = tokio::time::timeout(Duration::from_millis(300), third.next()).await;
+    assert!(waits.is_err(), "{waits:?}");
+    // Nobody else does.
+    let other = gateway.agent_token("bob", "bob");
+    let mut bob = Wire::with_token(&gateway, &other).await;
+    bob.send_message(Message::text(" ".repeat(1 << 20))).await;
+    bob.pong(b"b").await;
+    unfinished.pop();
+    assert!(matches!(third.next().await, Some(Message::Pong(payload)) if payload == "behind it"));
+}
+
+/// As many connections as this address may hold, of those that were tried.
+async fn held(from: &str, to: SocketAddr, tried: usize) -> (Vec<TcpStream>, usize) {
+    let mut held = Vec::new();
+    for _ in 0..tried {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((from.parse::<IpAddr>().unwrap(), 0).into()).unwrap();
+        let mut stream = socket.connect(to).await.unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        // Nothing, where it was closed at once.
+        if within(stream.read(&mut [0; 12])).await.is_ok_and(|read| read > 0) {
+            held.push(stream);
+        }
+    }
+    let count = held.len();
+    (held, count)
+}
+
+#[tokio::test]
+async fn one_address_does_not_fill_a_listener() {
+    let gateway = gateway(|layer| layer.max_connections = Some(64)).await;
+    for (to, most, tried) in [(gateway.address(), 16, 20), (gateway.ops_address(), 64, 70)] {
+        let (_held, count) = held("127.0.0.2", to, tried).await;
+        assert_eq!(count, most);
+        assert_eq!(held("127.0.0.3", to, 1).await.1, 1);
+        assert_eq!(held("127.0.0.1", to, 20).await.1, 20, "behind loopback there may be many");
+    }
+    assert_eq!(limited(&gateway, "address_connections"), 10.0);
 }

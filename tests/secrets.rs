@@ -4,13 +4,15 @@
 mod process;
 
 use std::fs;
+use std::net::TcpStream;
 
-use process::{CHAT, Gateway, READER, exchange, get, request};
+use process::{AGENT, CHAT, Gateway, READER, exchange, get, request};
 use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite;
 
 #[test]
 fn no_secret_is_logged() {
-    let gateway = Gateway::start_with(&["--links", "--log-level", "info,sluice=trace"]);
+    let gateway = Gateway::start_with(&["--links", "--log-level", "trace,tungstenite::protocol=trace"]);
     gateway.open_chat();
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a.txt"), "text").unwrap();
@@ -39,9 +41,18 @@ fn no_secret_is_logged() {
     get(address, &format!("/nothing/{reader}?token={reader}"));
     get(address, &format!("/ws?token={reader}"));
 
+    // In the first frame, as SDKs send it.
     let token = gateway.agent_token();
-    drop(agent);
+    let (mut socket, _) =
+        tungstenite::client(format!("ws://{address}/ws"), TcpStream::connect(address).unwrap()).unwrap();
+    let create = json!({"type": "session.create", "event_id": "e", "session": {"agent": AGENT, "token": token}});
+    socket.send(tungstenite::Message::text(create.to_string())).unwrap();
+    let created = socket.read().unwrap().into_text().unwrap();
+    assert!(created.contains("session.created"), "{created}");
+
+    drop((agent, socket));
     let lines = gateway.stop();
+    assert!(lines.iter().any(|line| line.contains("DEBUG") && line.contains("sluice::")), "there is more than info");
     assert!(lines.iter().any(|line| line.contains("/l/{secret}")), "the route's pattern is what stands there");
     for (what, secret) in
         [("link", &link), ("code", &code), ("cookie", &cookie), ("reader", &reader), ("operator", &operator)]

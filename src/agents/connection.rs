@@ -82,6 +82,8 @@ pub struct Connection<S> {
     begun: (Instant, i64),
     next_ping: Instant,
     pub(super) session_due: Option<Instant>,
+    /// What it takes up as long as it has never had a session.
+    pub(super) unopened: Option<Box<dyn Send>>,
     /// Since when no session is left because of a refusal, and how that ends the connection.
     pub(super) refused: Option<(Instant, Close)>,
     strikes: VecDeque<Instant>,
@@ -131,6 +133,7 @@ where
             begun: (now, agents.clock.unix_millis()),
             next_ping: now + agents.timing.ping_interval,
             session_due: Some(now + agents.timing.handshake_timeout),
+            unopened: None,
             refused: None,
             strikes: VecDeque::new(),
             timer: Box::pin(tokio::time::sleep_until(now + agents.timing.handshake_timeout)),
@@ -139,6 +142,12 @@ where
             agents,
             id,
         }
+    }
+
+    /// The same, which drops `place` once it has a session.
+    pub fn unopened(mut self, place: Option<impl Send + 'static>) -> Self {
+        self.unopened = place.map(|place| Box::new(place) as Box<dyn Send>);
+        self
     }
 
     /// Runs until the connection ends.

@@ -182,6 +182,7 @@ where
         }
         self.sessions.push(session.clone());
         self.session_due = None;
+        self.unopened = None;
         self.refused = None;
         session
     }

@@ -21,7 +21,7 @@ use crate::access::Access;
 use crate::agents::{Agents, Gate, Registry, Timing};
 use crate::audit::Audit;
 use crate::clock::Clock;
-use crate::config::{PublicUrl, Settings};
+use crate::config::{self, PublicUrl, Settings};
 use crate::events::{self, Events};
 use crate::http::limit::Limiter;
 use crate::http::ops::{self, Hosts, Ops, Probe};
@@ -41,6 +41,8 @@ use sweep::Retention;
 
 /// Connections at once on the operator's listener.
 const OPS_CONNECTIONS: usize = 256;
+/// Of these, from one address that is not loopback.
+const OPS_ADDRESS_CONNECTIONS: u32 = 64;
 /// What the answers of [`Access`] may take.
 const ACCESS_BYTES: u64 = 64 << 20;
 
@@ -241,8 +243,14 @@ impl Gateway {
             );
             draining.cancel();
         };
-        let ops_limits =
-            Limits { connections: OPS_CONNECTIONS, of_addresses: PerAddress::unlimited(), ..limits.clone() };
+        let ops_limits = Limits {
+            connections: OPS_CONNECTIONS,
+            of_addresses: PerAddress::new(
+                (OPS_ADDRESS_CONNECTIONS, config::loopback_nets().into()),
+                state.metrics.requests_limited.with_label_values(&["address_connections"]),
+            ),
+            ..limits.clone()
+        };
         let serving = async {
             server::serve(public, http::router(state.clone()), limits, draining.clone(), cut).await;
             state.agents.stop.cancel();
@@ -325,8 +333,7 @@ pub async fn migrate(settings: Settings) -> anyhow::Result<Vec<String>> {
 }
 
 async fn open_store(settings: &Settings, migrate: bool, clock: &Clock) -> Result<Store, OpenError> {
-    let options =
-        StoreOptions { migrate, clock: clock.clone(), chat_limit: settings.quota.chat, ..StoreOptions::default() };
+    let options = StoreOptions { migrate, clock: clock.clone(), quota: settings.quota, ..StoreOptions::default() };
     Store::open(settings.database_url.expose(), options).await
 }
 

@@ -129,12 +129,12 @@ layer! {
     #[arg(long, env = "SLUICE_MEMORY_BUDGET", value_name = "SIZE")]
     memory_budget: Size,
 
-    /// Connections held at once; more wait to be accepted [default: 16384]
+    /// Connections held at once; idle ones make way, or more wait to be accepted [default: 16384]
     #[arg(long, env = "SLUICE_MAX_CONNECTIONS", value_name = "N")]
     max_connections: u32,
 
-    /// Connections held at once from one address (IPv6: a /64) that is no trusted proxy's; 0: no limit [default: 1024,
-    /// without counting loopback]
+    /// Connections held at once from one address (IPv6: a /64) that is no trusted proxy's; 0: no limit [default: 1024, or a
+    /// quarter of --max-connections, without counting loopback]
     #[arg(long, env = "SLUICE_ADDRESS_CONNECTIONS", value_name = "N")]
     address_connections: u32,
 
@@ -208,17 +208,21 @@ layer! {
     #[arg(long, env = "SLUICE_AGENT_MANIFEST_BYTES", value_name = "SIZE")]
     agent_manifest_bytes: Size,
 
-    /// Sets that may be announced into one chat [default: 10000]
+    /// Sets that may be announced into one chat [default: 20000]
     #[arg(long, env = "SLUICE_CHAT_SETS", value_name = "N")]
     chat_sets: u64,
 
-    /// Entries of all sets that may be announced into one chat [default: 5000000]
+    /// Entries of all sets that may be announced into one chat [default: 10000000]
     #[arg(long, env = "SLUICE_CHAT_ENTRIES", value_name = "N")]
     chat_entries: u64,
 
-    /// Bytes of all entries that may be announced into one chat [default: 1PiB]
+    /// Bytes of all entries that may be announced into one chat [default: 2PiB]
     #[arg(long, env = "SLUICE_CHAT_BYTES", value_name = "SIZE")]
     chat_bytes: Size,
+
+    /// How much of what one chat may hold one agent may announce into it, in percent [default: 50]
+    #[arg(long, env = "SLUICE_CHAT_AGENT_PERCENT", value_name = "N")]
+    chat_agent_percent: u8,
 
     /// How long a set is kept after it was last announced; 0s: until its chat is deleted [default: 0s]
     #[arg(long, env = "SLUICE_SET_RETENTION", value_name = "DURATION")]

@@ -24,6 +24,8 @@ use crate::store::{Amount, Quota};
 
 const MAX_TRANSFERS: u32 = 1024;
 const ADDRESS_CONNECTIONS: u32 = 1024;
+/// One address holds no more than this part of all connections, unless somebody chose the number.
+const ADDRESS_PART: usize = 4;
 /// A settings file is a page of text; anything longer is a mistake in the path.
 const CONFIG_BYTES: u64 = 1024 * 1024;
 
@@ -200,6 +202,10 @@ impl Settings {
         let quota = Quota {
             agent: amount(layer.agent_sets, layer.agent_entries, layer.agent_bytes, standard.agent),
             chat: amount(layer.chat_sets, layer.chat_entries, layer.chat_bytes, standard.chat),
+            chat_agent_percent: percent(
+                "chat-agent-percent",
+                layer.chat_agent_percent.unwrap_or(standard.chat_agent_percent),
+            )?,
             manifest_bytes: layer.agent_manifest_bytes.map_or(standard.manifest_bytes, Size::bytes),
             ..standard
         };
@@ -263,12 +269,10 @@ impl Settings {
     pub fn address_connections(&self) -> (u32, Vec<IpNet>) {
         let mut uncounted = self.request_limits.trusted_proxies.clone();
         if self.named_address_connections.is_none() {
-            uncounted.extend([
-                IpNet::from(IpAddr::from(Ipv4Addr::LOCALHOST)),
-                IpNet::from(IpAddr::from(Ipv6Addr::LOCALHOST)),
-            ]);
+            uncounted.extend(loopback_nets());
         }
-        (self.named_address_connections.unwrap_or(ADDRESS_CONNECTIONS), uncounted)
+        let a_part = u32::try_from(self.max_connections / ADDRESS_PART).unwrap_or(u32::MAX);
+        (self.named_address_connections.unwrap_or(ADDRESS_CONNECTIONS.min(a_part).max(1)), uncounted)
     }
 
     /// The authorities that a signature may be made for: those that were named, else the public URL's.
@@ -278,6 +282,11 @@ impl Settings {
         }
         self.named_authorities.iter().map(|authority| authority.as_str().to_owned()).collect()
     }
+}
+
+/// This machine's own addresses, as far as only it has them.
+pub fn loopback_nets() -> [IpNet; 2] {
+    [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)].map(IpNet::from)
 }
 
 fn loopback(port: u16) -> SocketAddr {
@@ -303,6 +312,13 @@ fn positive(setting: &'static str, number: u32) -> Result<usize, ConfigError> {
     match usize::try_from(number) {
         Ok(number) if number > 0 => Ok(number),
         _ => Err(refused(setting, "the number is at least 1")),
+    }
+}
+
+fn percent(setting: &'static str, number: u8) -> Result<u8, ConfigError> {
+    match number {
+        1..=100 => Ok(number),
+        _ => Err(refused(setting, "a part is 1 to 100 percent")),
     }
 }
 

@@ -92,6 +92,8 @@ fn values_that_cannot_work_are_refused_naming_the_setting() {
         (["--ping-interval", "0s"], "ping-interval"),
         (["--database-url", "mysql://u:pw@h/d"], "database-url"),
         (["--max-connections", "0"], "max-connections"),
+        (["--chat-agent-percent", "0"], "chat-agent-percent"),
+        (["--chat-agent-percent", "101"], "chat-agent-percent"),
         (["--max-transfers", "0"], "max-transfers"),
         (["--max-transfers", "2049"], "max-transfers"),
         (["--memory-budget", "1KiB"], "memory-budget"),
@@ -104,6 +106,15 @@ fn values_that_cannot_work_are_refused_naming_the_setting() {
         assert!(error.contains(&format!("--{setting}")), "{error}");
         assert!(!error.contains("pw@"), "{error}");
     }
+}
+
+#[test]
+fn one_address_holds_a_part_of_all_connections() {
+    let of_address = |args: &[&str]| Settings::resolve(flags(args).layer).unwrap().address_connections().0;
+    assert_eq!(of_address(&[]), 1024);
+    assert_eq!(of_address(&["--max-connections", "500"]), 125);
+    assert_eq!(of_address(&["--max-connections", "1"]), 1);
+    assert_eq!(of_address(&["--max-connections", "500", "--address-connections", "400"]), 400, "somebody's choice");
 }
 
 #[test]

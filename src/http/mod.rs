@@ -3,6 +3,7 @@
 //! [`server`] holds connections, [`trace`] sees every request, [`auth`] says who sent it, [`error`] turns failures into
 //! answers, and each face has a file of its own. No face looks at another's types.
 
+mod activity;
 pub mod audit;
 pub mod auth;
 pub mod blobs;

@@ -6,19 +6,14 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
 use axum::response::IntoResponse as _;
-use bytes::Bytes;
 use http::header::HOST;
 use http::uri::Authority;
 use http::{HeaderMap, Version};
-use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper::service::service_fn;
@@ -27,11 +22,12 @@ use hyper_util::server::conn::auto::Builder;
 use ipnet::IpNet;
 use prometheus::IntCounter;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
+use super::activity::{Answer, Held};
 use super::error::Problem;
 use super::keyed::{InFlight, Permit, group};
 use crate::net::Socket;
@@ -54,6 +50,12 @@ const HTTP2_PING: Duration = Duration::from_secs(20);
 const UNSENT_BYTES: u32 = 128 * 1024;
 /// How long a connection is kept on which nothing is asked and nothing is answered. (HTTP/1.1 gives one up sooner.)
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long one that is given up because it is idle may take to say goodbye. What is asked meanwhile is answered.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// The part of a listener's places below which idle connections make way, so that nobody waits for one to end.
+const SPARE: usize = 16;
+/// While there is no place, how often one is asked to make way.
+const WAY_PAUSE: Duration = Duration::from_millis(250);
 /// How long to wait when the process cannot accept, for want of file descriptors as a rule.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(250);
 
@@ -76,7 +78,8 @@ impl BindError {
 /// What one listener grants.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at once, upgraded ones included. Those beyond wait in the kernel's queue.
+    /// Connections at once, upgraded ones included. When there are nearly as many, those that have done nothing for longest
+    /// make way; where none does, new ones wait in the kernel's queue.
     pub connections: usize,
     /// Of these, from one address.
     pub of_addresses: PerAddress,
@@ -167,11 +170,12 @@ pub async fn serve(
     let connections = Connections {
         builder: Arc::new(builder(&limits, &tasks, &cut)),
         router,
+        held: Arc::default(),
         limits: Arc::new(limits),
         stop: stop.clone(),
         cut: cut.clone(),
     };
-    while let Some((stream, peer, slot)) = next(&listener, &slots, &stop).await {
+    while let Some((stream, peer, slot)) = connections.next(&listener, &slots).await {
         // Dropped, it is closed.
         if let Ok(of_address) = connections.limits.of_addresses.enter(peer.ip()) {
             tasks.spawn(connections.clone().run(stream, peer, (slot, of_address)));
@@ -186,33 +190,6 @@ pub async fn serve(
     }
 }
 
-/// The next connection, with its place among those allowed; `None` once the listener stops.
-async fn next(
-    listener: &Listener,
-    slots: &Arc<Semaphore>,
-    stop: &CancellationToken,
-) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-    let accept = async {
-        if slots.available_permits() == 0 {
-            tracing::warn!(listener = %listener.address, "as many connections as --max-connections: new ones wait");
-        }
-        // The semaphore is never closed, and a listener without places would have nothing left to do.
-        let slot = slots.clone().acquire_owned().await.ok()?;
-        loop {
-            match listener.inner.accept().await {
-                Ok((stream, peer)) => return Some((stream, peer, slot)),
-                // The connection was gone before it was taken: the next one is another.
-                Err(error) if is_of_one_connection(&error) => {}
-                Err(error) => {
-                    tracing::warn!(listener = %listener.address, %error, "cannot accept connections");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-    };
-    stop.run_until_cancelled(accept).await.flatten()
-}
-
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
@@ -223,20 +200,62 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 struct Connections {
     builder: Arc<Builder<Tracked>>,
     router: Router,
+    held: Arc<Held>,
     limits: Arc<Limits>,
     stop: CancellationToken,
     cut: CancellationToken,
 }
 
 impl Connections {
+    /// The next connection, with its place among those allowed; `None` once the listener stops.
+    async fn next(
+        &self,
+        listener: &Listener,
+        slots: &Arc<Semaphore>,
+    ) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+        let accept = async {
+            let slot = self.place(listener, slots).await?;
+            loop {
+                match listener.inner.accept().await {
+                    Ok((stream, peer)) => return Some((stream, peer, slot)),
+                    // The connection was gone before it was taken: the next one is another.
+                    Err(error) if is_of_one_connection(&error) => {}
+                    Err(error) => {
+                        tracing::warn!(listener = %listener.address, %error, "cannot accept connections");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        };
+        self.stop.run_until_cancelled(accept).await.flatten()
+    }
+
+    /// A place for a connection, which idle ones make way for.
+    async fn place(&self, listener: &Listener, slots: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
+        let free = slots.available_permits();
+        if free <= self.limits.connections / SPARE {
+            self.held.make_way();
+        }
+        if free == 0 {
+            tracing::warn!(listener = %listener.address, "as many connections as may be held: new ones wait");
+        }
+        loop {
+            match tokio::time::timeout(WAY_PAUSE, slots.clone().acquire_owned()).await {
+                // The semaphore is never closed, and a listener without places would have nothing left to do.
+                Ok(slot) => return slot.ok(),
+                Err(_) => self.held.make_way(),
+            }
+        }
+    }
+
     async fn run(self, stream: TcpStream, peer: SocketAddr, slot: Slot) {
         if let Err(error) = prepare(&stream) {
             tracing::debug!(%peer, %error, "the connection was gone before it began");
             return;
         }
         let socket = TokioIo::new(Socket::new(stream, self.limits.head, self.limits.stall, slot));
-        let (router, activity) = (self.router, Activity::default());
-        let running = activity.clone();
+        let (router, held) = (self.router, self.held.enter());
+        let running = held.activity.clone();
         let service = service_fn(move |mut request: http::Request<Incoming>| {
             request.extensions_mut().insert(Peer(peer));
             let (router, running) = (router.clone(), running.begin());
@@ -253,84 +272,23 @@ impl Connections {
         let ended = async {
             tokio::select! {
                 ended = connection.as_mut() => return ended,
-                () = self.stop.cancelled() => connection.as_mut().graceful_shutdown(),
-                () = activity.ceases(self.limits.idle) => connection.as_mut().graceful_shutdown(),
+                () = self.stop.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    return connection.await;
+                }
+                () = held.activity.ceases(self.limits.idle) => {}
+                () = held.makes_way.cancelled() => {}
             }
-            connection.await
+            connection.as_mut().graceful_shutdown();
+            // HTTP/2 waits for an answer before it ends, which a peer may never give.
+            tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = held.activity.ceases(FAREWELL) => Ok(()),
+            }
         };
         if let Some(Err(error)) = self.cut.run_until_cancelled(ended).await {
             tracing::debug!(%peer, error = error.as_ref(), "a connection ended early");
         }
-    }
-}
-
-/// What a connection has running.
-#[derive(Debug, Clone)]
-struct Activity(watch::Sender<usize>);
-
-impl Default for Activity {
-    fn default() -> Self {
-        Self(watch::Sender::new(0))
-    }
-}
-
-/// A request that runs, to the end of its answer.
-#[derive(Debug)]
-struct RunningRequest(watch::Sender<usize>);
-
-impl Activity {
-    fn begin(&self) -> RunningRequest {
-        self.0.send_modify(|running| *running += 1);
-        RunningRequest(self.0.clone())
-    }
-
-    /// Waits until nothing has run for so long.
-    async fn ceases(&self, idle: Duration) {
-        let mut running = self.0.subscribe();
-        loop {
-            let is_idle = *running.borrow_and_update() == 0;
-            // The sender is here, so there is always a next change to wait for.
-            let changed = running.changed();
-            if is_idle {
-                if tokio::time::timeout(idle, changed).await.is_err() {
-                    return;
-                }
-            } else {
-                let _ = changed.await;
-            }
-        }
-    }
-}
-
-impl Drop for RunningRequest {
-    fn drop(&mut self) {
-        self.0.send_modify(|running| *running = running.saturating_sub(1));
-    }
-}
-
-/// A response's body, which runs until it is dropped.
-struct Answer {
-    body: Body,
-    _running: RunningRequest,
-}
-
-impl http_body::Body for Answer {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

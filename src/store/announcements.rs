@@ -178,7 +178,7 @@ async fn carry_out(store: &Store, new: &NewAnnouncement) -> Result<(Transaction<
             // Asked first because most of the work is above, and again because others were not held off meanwhile.
             if let Some(chat) = &chat
                 && store.0.dialect.lock_chat(&mut tx, chat).await?
-                && let Some(exceeded) = quota::exceeded_in_chat(&mut tx, &new.quota.chat, &here, &weight).await?
+                && let Some(exceeded) = quota::exceeded_in_chat(&mut tx, &new.quota, &here, &weight).await?
             {
                 return Ok((tx, Commit::QuotaExceeded(exceeded)));
             }

@@ -101,7 +101,7 @@ struct Inner {
     /// SQLite's only.
     file: Option<health::DatabaseFile>,
     operation_timeout: Duration,
-    chat_limit: Amount,
+    quota: Quota,
     clock: Clock,
     tasks: TaskTracker,
     generation: AtomicU64,

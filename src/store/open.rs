@@ -33,7 +33,7 @@ impl Store {
             large: Semaphore::new(target.dialect.large_writes()),
             file: target.file.map(DatabaseFile::open),
             operation_timeout: options.operation_timeout,
-            chat_limit: options.chat_limit,
+            quota: options.quota,
             clock: options.clock,
             tasks: TaskTracker::new(),
             generation: AtomicU64::new(0),

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::quota::{Amount, Quota};
+use super::quota::Quota;
 use crate::clock::Clock;
 
 /// How to open a store.
@@ -17,7 +17,7 @@ pub struct StoreOptions {
     /// How long a query may take in all.
     pub operation_timeout: Duration,
     /// What a chat may hold, for sets that come into it when their session is bound. An announcement brings its own.
-    pub chat_limit: Amount,
+    pub quota: Quota,
     /// Where the time comes from.
     pub clock: Clock,
 }
@@ -30,7 +30,7 @@ impl Default for StoreOptions {
             connect_timeout: Duration::from_secs(5),
             acquire_timeout: Duration::from_secs(3),
             operation_timeout: Duration::from_secs(6),
-            chat_limit: Quota::default().chat,
+            quota: Quota::default(),
             clock: Clock::system(),
         }
     }

@@ -149,7 +149,6 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         (quota::OF_AGENT.to_owned(), vec![text("agent:1"), text("t1"), text("c:c1")]),
         (quota::OF_CHAT.to_owned(), vec![text("c1"), text("agent:1"), text("t1")]),
         (sessions::TO_VERSION.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
-        (quota::IN_CHAT.to_owned(), vec![text("c1")]),
         (quota::WAITING.to_owned(), vec![text("agent:1"), text("s1")]),
         (quota::LET_IN.to_owned(), vec![text("agent:1")]),
         (quota::UNBOUND_AT.to_owned(), vec![text("h1:443")]),

@@ -11,6 +11,8 @@ pub struct Quota {
     pub agent: Amount,
     /// In one chat, by all agents.
     pub chat: Amount,
+    /// How much of that one agent may take, in percent: the others have the rest, whatever it announces.
+    pub chat_agent_percent: u8,
     /// Bytes of one agent's manifests, which is what the database holds of a set.
     pub manifest_bytes: u64,
     /// One agent's sets that are in no chat.
@@ -57,14 +59,32 @@ impl Amount {
             None
         }
     }
+
+    /// So much of it, and at least one of what it has any of.
+    fn percent(&self, percent: u8) -> Self {
+        let part = |amount: u64| {
+            let part = u128::from(amount) * u128::from(percent) / 100;
+            u64::try_from(part).unwrap_or(u64::MAX).max(amount.min(1))
+        };
+        Self { sets: part(self.sets), entries: part(self.entries), bytes: part(self.bytes) }
+    }
+}
+
+impl Quota {
+    /// Which part of a chat's quota there is too much of, by what all agents have in it, and one of them.
+    fn exceeded_in_chat(&self, all: Counted, of_agent: Counted) -> Option<Exceeded> {
+        let share = self.chat.percent(self.chat_agent_percent);
+        let too_many = self.chat.exceeded(all.sets, all.entries, all.kib).map(Exceeded::Chat);
+        too_many.or_else(|| share.exceeded(of_agent.sets, of_agent.entries, of_agent.kib).map(Exceeded::Share))
+    }
 }
 
 impl Default for Quota {
     fn default() -> Self {
-        let amount = Amount { sets: 10_000, entries: 5_000_000, bytes: 1 << 50 };
         Self {
-            agent: amount,
-            chat: amount,
+            agent: Amount { sets: 10_000, entries: 5_000_000, bytes: 1 << 50 },
+            chat: Amount { sets: 20_000, entries: 10_000_000, bytes: 2 << 50 },
+            chat_agent_percent: 50,
             manifest_bytes: 4 << 30,
             unbound: 1000,
             unbound_entries: 50_000,
@@ -81,6 +101,8 @@ pub enum Exceeded {
     Agent(&'static str),
     /// The chat has as many of these as it may have.
     Chat(&'static str),
+    /// The agent has as many of these in the chat as one agent may have there.
+    Share(&'static str),
     /// Agents that nobody has let into a chat have as many of these as they may have together.
     Strangers(&'static str),
 }
@@ -90,6 +112,7 @@ impl std::fmt::Display for Exceeded {
         match self {
             Self::Agent(what) => write!(f, "the agent may not announce more {what}"),
             Self::Chat(what) => write!(f, "the chat may not hold more {what}"),
+            Self::Share(what) => write!(f, "one agent may not have more {what} in the chat"),
             Self::Strangers(what) => {
                 write!(f, "agents that are in no chat here may not announce more {what}: bind a session of this one's")
             }
@@ -105,6 +128,12 @@ pub(super) struct Weight {
     pub(super) expires_at: Option<i64>,
     pub(super) entries: u64,
     pub(super) kib: u64,
+}
+
+impl Weight {
+    fn counted(&self) -> Counted {
+        Counted { sets: 1, entries: self.entries, kib: self.kib }
+    }
 }
 
 /// Where a set is to count.
@@ -125,9 +154,12 @@ pub(super) const OF_AGENT: &str = "SELECT count(*) AS sets, CAST(COALESCE(SUM(en
     FROM announcements WHERE agent = $1 AND NOT (COALESCE(task_id, '') = $2 AND $2 <> '' AND versioned = 0 \
     AND COALESCE(done, 0) < COALESCE(total, 0) AND COALESCE('c:' || chat, 's:' || session_id, '') = $3)";
 
-/// What a chat holds, without the same.
+/// What a chat holds, without the same, and what of that is this agent's.
 pub(super) const OF_CHAT: &str = "SELECT count(*) AS sets, CAST(COALESCE(SUM(entries), 0) AS BIGINT) AS entries, \
-    CAST(COALESCE(SUM(announced_kib), 0) AS BIGINT) AS kib \
+    CAST(COALESCE(SUM(announced_kib), 0) AS BIGINT) AS kib, \
+    CAST(COALESCE(SUM(CASE WHEN agent = $2 THEN 1 ELSE 0 END), 0) AS BIGINT) AS own_sets, \
+    CAST(COALESCE(SUM(CASE WHEN agent = $2 THEN entries ELSE 0 END), 0) AS BIGINT) AS own_entries, \
+    CAST(COALESCE(SUM(CASE WHEN agent = $2 THEN announced_kib ELSE 0 END), 0) AS BIGINT) AS own_kib \
     FROM announcements WHERE chat = $1 AND NOT (agent = $2 AND COALESCE(task_id, '') = $3 AND $3 <> '' \
     AND versioned = 0 AND COALESCE(done, 0) < COALESCE(total, 0))";
 
@@ -142,10 +174,6 @@ pub(super) const UNBOUND_AT: &str = "SELECT count(*) AS sets, \
 pub(super) const UNBOUND: &str = "SELECT count(*) AS sets, \
     CAST(COALESCE(SUM(manifest_size), 0) AS BIGINT) AS manifest_bytes FROM announcements WHERE chat IS NULL \
     AND agent LIKE 'agent:http%'";
-
-/// What a chat holds, with everything.
-pub(super) const IN_CHAT: &str = "SELECT count(*) AS sets, CAST(COALESCE(SUM(entries), 0) AS BIGINT) AS entries, \
-    CAST(COALESCE(SUM(announced_kib), 0) AS BIGINT) AS kib FROM announcements WHERE chat = $1";
 
 /// What waits for a session of an agent to be bound.
 pub(super) const WAITING: &str = "SELECT count(*) AS sets, CAST(COALESCE(SUM(entries), 0) AS BIGINT) AS entries, \
@@ -166,7 +194,8 @@ pub(super) async fn exceeded(
         sqlx::query(OF_AGENT).bind(here.agent.as_str()).bind(task).bind(here.place).fetch_one(&mut *conn).await?;
     let of = |column: &str| used.try_get::<i64, _>(column).map(i64::unsigned_abs);
     let above = |used: u64, adds: u64, limit: u64| used.saturating_add(adds) > limit;
-    if let Some(what) = amount_exceeded(&used, &quota.agent, adds)? {
+    let with = Counted::of(&used, ["sets", "entries", "kib"])?.plus(adds.counted());
+    if let Some(what) = quota.agent.exceeded(with.sets, with.entries, with.kib) {
         return Ok(Some(Exceeded::Agent(what)));
     }
     if above(of("manifest_bytes")?, adds.manifest_bytes, quota.manifest_bytes) {
@@ -181,7 +210,7 @@ pub(super) async fn exceeded(
             exceeded_by_strangers(conn, quota, here.agent, adds).await?
         });
     }
-    exceeded_in_chat(conn, &quota.chat, here, adds).await
+    exceeded_in_chat(conn, quota, here, adds).await
 }
 
 /// Which part of the quota of strangers one more of their sets would exceed. (Two of different agents that come at once
@@ -212,39 +241,62 @@ async fn exceeded_by_strangers(
 /// Which part of its chat's quota a set would exceed.
 pub(super) async fn exceeded_in_chat(
     conn: &mut AnyConnection,
-    limit: &Amount,
+    quota: &Quota,
     here: &Here<'_>,
     adds: &Weight,
 ) -> Result<Option<Exceeded>, sqlx::Error> {
     let Some(chat) = here.chat else { return Ok(None) };
-    let task = here.task.map_or("", TaskId::as_str);
-    let used = sqlx::query(OF_CHAT).bind(chat.as_str()).bind(here.agent.as_str()).bind(task).fetch_one(conn).await?;
-    Ok(amount_exceeded(&used, limit, adds)?.map(Exceeded::Chat))
+    let (all, own) = held(conn, chat, here.agent, here.task.map_or("", TaskId::as_str)).await?;
+    Ok(quota.exceeded_in_chat(all.plus(adds.counted()), own.plus(adds.counted())))
 }
 
 /// Which part of its quota a chat would exceed with what waits for a session.
 pub(super) async fn exceeded_by_waiting(
     conn: &mut AnyConnection,
-    limit: &Amount,
+    quota: &Quota,
     chat: &ChatId,
     (agent, session): (&Principal, &SessionId),
 ) -> Result<Option<Exceeded>, sqlx::Error> {
     let adds = sqlx::query(WAITING).bind(agent.as_str()).bind(session.as_str()).fetch_one(&mut *conn).await?;
-    if rows::unsigned(&adds, "sets")? == 0 {
+    let adds = Counted::of(&adds, ["sets", "entries", "kib"])?;
+    if adds.sets == 0 {
         return Ok(None);
     }
-    let held = sqlx::query(IN_CHAT).bind(chat.as_str()).fetch_one(conn).await?;
-    let together = |column: &str| {
-        Ok::<_, sqlx::Error>(rows::unsigned(&held, column)?.saturating_add(rows::unsigned(&adds, column)?))
-    };
-    Ok(limit.exceeded(together("sets")?, together("entries")?, together("kib")?).map(Exceeded::Chat))
+    let (all, own) = held(conn, chat, agent, "").await?;
+    Ok(quota.exceeded_in_chat(all.plus(adds), own.plus(adds)))
 }
 
-fn amount_exceeded(
-    used: &sqlx::any::AnyRow,
-    limit: &Amount,
-    adds: &Weight,
-) -> Result<Option<&'static str>, sqlx::Error> {
-    let of = |column: &str, adds: u64| rows::unsigned(used, column).map(|used| used.saturating_add(adds));
-    Ok(limit.exceeded(of("sets", 1)?, of("entries", adds.entries)?, of("kib", adds.kib)?))
+/// What a chat holds, and what of that is the agent's, without what a new set of the task would supersede.
+async fn held(
+    conn: &mut AnyConnection,
+    chat: &ChatId,
+    agent: &Principal,
+    task: &str,
+) -> Result<(Counted, Counted), sqlx::Error> {
+    let held = sqlx::query(OF_CHAT).bind(chat.as_str()).bind(agent.as_str()).bind(task).fetch_one(conn).await?;
+    let own = Counted::of(&held, ["own_sets", "own_entries", "own_kib"])?;
+    Ok((Counted::of(&held, ["sets", "entries", "kib"])?, own))
+}
+
+/// What some sets come to.
+#[derive(Debug, Clone, Copy)]
+struct Counted {
+    sets: u64,
+    entries: u64,
+    kib: u64,
+}
+
+impl Counted {
+    fn of(row: &sqlx::any::AnyRow, [sets, entries, kib]: [&str; 3]) -> Result<Self, sqlx::Error> {
+        let of = |column| rows::unsigned(row, column);
+        Ok(Self { sets: of(sets)?, entries: of(entries)?, kib: of(kib)? })
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            sets: self.sets.saturating_add(other.sets),
+            entries: self.entries.saturating_add(other.entries),
+            kib: self.kib.saturating_add(other.kib),
+        }
+    }
 }

@@ -70,8 +70,8 @@ impl Store {
             carry_ranks(&mut tx, &agent, &session, &chat).await?;
             move_waiting(&mut tx, SUPERSEDED, &agent, &session, &chat).await?;
             // The update above holds off whoever would add to the chat.
-            let limit = &store.0.chat_limit;
-            if let Some(exceeded) = quota::exceeded_by_waiting(&mut tx, limit, &chat, (&agent, &session)).await? {
+            let limits = &store.0.quota;
+            if let Some(exceeded) = quota::exceeded_by_waiting(&mut tx, limits, &chat, (&agent, &session)).await? {
                 return Ok(Binding::QuotaExceeded(exceeded));
             }
             let waiting = bind_waiting(&store, &mut tx, &agent, &session, &chat).await?;

@@ -311,12 +311,16 @@ async fn too_slow_is_unreadable(database: &TestDatabase) {
 }
 
 async fn quotas_of_chats_and_agents_are_named(database: &TestDatabase) {
-    let standard = Quota::default();
+    let standard = Quota { chat_agent_percent: 100, ..Quota::default() };
     let amount = standard.agent;
     let cases = [
         (Quota { chat: Amount { sets: 1, ..amount }, ..standard }, "the chat may not hold more sets"),
         (Quota { chat: Amount { entries: 3, ..amount }, ..standard }, "the chat may not hold more entries"),
         (Quota { chat: Amount { bytes: 1024, ..amount }, ..standard }, "the chat may not hold more bytes"),
+        (
+            Quota { chat: Amount { sets: 3, ..amount }, chat_agent_percent: 50, ..standard },
+            "one agent may not have more sets in the chat",
+        ),
         (Quota { agent: Amount { sets: 1, ..amount }, ..standard }, "the agent may not announce more sets"),
         (Quota { agent: Amount { entries: 3, ..amount }, ..standard }, "the agent may not announce more entries"),
         (Quota { agent: Amount { bytes: 1024, ..amount }, ..standard }, "the agent may not announce more bytes"),

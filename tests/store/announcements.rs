@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use serde_json::{Value, json};
 use sluice::protocol::Sha256;
 use sluice::protocol::frames::Progress;
 use sluice::store::{
@@ -13,7 +14,7 @@ use sluice::store::{
 use sqlx::{AnyConnection, AssertSqlSafe, Connection as _};
 
 use super::db::TestDatabase;
-use super::sets::{announcement, id, identity_of, open, set};
+use super::sets::{announcement, id, identity_of, open, read, set, value};
 use super::{FLOW, OTHER, chat_with_session, db, listed, stored};
 use crate::on_both_databases;
 
@@ -26,6 +27,7 @@ on_both_databases!(
     strangers_have_quotas_together,
     a_chat_holds_what_it_may_however_many_announce_at_once,
     a_chat_takes_no_more_waiting_sets_than_it_may_hold,
+    one_agent_takes_only_its_part_of_a_chat,
     concurrent_announcements_of_one_manifest,
     too_late_is_not_kept,
     a_set_that_is_removed_meanwhile_is_kept_anew,
@@ -208,9 +210,55 @@ async fn a_chat_holds_what_it_may_however_many_announce_at_once(database: &TestD
     assert_eq!((kept, refused, listed(&store, "c1").await.len()), (4, 12, 4));
 }
 
+async fn one_agent_takes_only_its_part_of_a_chat(database: &TestDatabase) {
+    let standard = Quota::default();
+    let chat = Amount { sets: 8, entries: 16, bytes: 1 << 20 };
+    let quota = Quota { chat, chat_agent_percent: 25, ..standard };
+    let store = Store::open(&database.url, StoreOptions { quota, ..StoreOptions::default() }).await.unwrap();
+    chat_with_session(&store, "c1", "s1").await;
+    store.bind_session(&id(OTHER), &id("s2"), &id("c1")).await.unwrap();
+    store.put_chat(&id("c2"), None, &[]).await.unwrap();
+    let announce = async |agent: &str, session: &str, set: Value| {
+        let new = announcement(agent, Some(session), read(&set));
+        store.commit_announcement(NewAnnouncement { quota, ..new }).await.unwrap()
+    };
+    let of_size = |size: u64| {
+        let mut set = value(&[("a", &size.to_string())], None);
+        set["entries"][0]["size"] = json!(size);
+        set
+    };
+    let files = |count: usize| {
+        let names: Vec<_> = (0..count).map(|number| number.to_string()).collect();
+        value(&names.iter().map(|name| (name.as_str(), name.as_str())).collect::<Vec<_>>(), None)
+    };
+    let refused = |what| Commit::QuotaExceeded(Exceeded::Share(what));
+    // In one frame.
+    assert_eq!(announce(FLOW, "s1", of_size(300 << 10)).await, refused("bytes"));
+    assert_eq!(announce(FLOW, "s1", files(5)).await, refused("entries"));
+    stored(announce(FLOW, "s1", of_size(200 << 10)).await);
+    // In several; and the same again is no more than it was.
+    assert_eq!(announce(FLOW, "s1", of_size(100 << 10)).await, refused("bytes"));
+    assert_eq!(announce(FLOW, "s1", files(4)).await, refused("entries"));
+    stored(announce(FLOW, "s1", files(2)).await);
+    stored(announce(FLOW, "s1", files(2)).await);
+    assert_eq!(announce(FLOW, "s1", files(1)).await, refused("sets"));
+    // The others have what is left.
+    stored(announce(OTHER, "s2", of_size(250 << 10)).await);
+    // What waits for its session counts as what is announced.
+    for size in [10, 20, 30] {
+        stored(announce(OTHER, "later", of_size(size)).await);
+    }
+    let too_many = Binding::QuotaExceeded(Exceeded::Share("sets"));
+    for chat in ["c1", "c2"] {
+        assert_eq!(store.bind_session(&id(OTHER), &id("later"), &id(chat)).await.unwrap(), too_many);
+    }
+    assert_eq!((listed(&store, "c1").await.len(), listed(&store, "c2").await.len()), (3, 0));
+}
+
 async fn a_chat_takes_no_more_waiting_sets_than_it_may_hold(database: &TestDatabase) {
-    let chat_limit = Amount { sets: 2, ..Quota::default().chat };
-    let options = StoreOptions { chat_limit, ..StoreOptions::default() };
+    let standard = Quota::default();
+    let quota = Quota { chat: Amount { sets: 2, ..standard.chat }, chat_agent_percent: 100, ..standard };
+    let options = StoreOptions { quota, ..StoreOptions::default() };
     let store = Store::open(&database.url, options).await.unwrap();
     chat_with_session(&store, "c1", "s1").await;
     for chat in ["c2", "c3"] {

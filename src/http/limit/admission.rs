@@ -1,18 +1,25 @@
 //! The door for agents: after a restart all of them come at once, and each costs a handshake and a query.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use tokio::sync::{Mutex, Semaphore};
 
+use super::super::keyed::InFlight;
+
 /// How many seconds' worth of agents wait at most. An agent's own patience with a handshake is about ten seconds, and
 /// one that was refused comes back on its own, after five as a rule.
 const QUEUE_SECONDS: u32 = 2;
 /// The part of the rate that those without a valid credential share.
 const STRANGERS: u32 = 4;
+/// The part of the places for those that wait which they have from one address: some of them are agents whose token comes
+/// in their first frame.
+const OF_ADDRESS: u32 = 4;
 /// When one who is refused may try again, at least and at most: spread, so that they do not come together again.
 const RETRY_MS: std::ops::Range<u64> = 2_000..8_000;
 
@@ -21,23 +28,38 @@ const RETRY_MS: std::ops::Range<u64> = 2_000..8_000;
 pub(super) struct Admission {
     known: Option<Lane>,
     strangers: Option<Lane>,
+    of_addresses: Arc<InFlight<IpAddr>>,
 }
 
 impl Admission {
     /// So many each second; 0 is no limit.
     pub(super) fn new(rate: u32) -> Self {
         let strangers = if rate == 0 { 0 } else { (rate / STRANGERS).max(1) };
-        Self { known: Lane::new(rate), strangers: Lane::new(strangers) }
-    }
-
-    /// Waits for its turn, or says when to come again.
-    pub(super) async fn admit(&self, known: bool) -> Result<(), Duration> {
-        let lane = if known { &self.known } else { &self.strangers };
-        match lane {
-            Some(lane) => lane.pass().await,
-            None => Ok(()),
+        let of_address = strangers.saturating_mul(QUEUE_SECONDS).div_ceil(OF_ADDRESS);
+        Self {
+            known: Lane::new(rate),
+            strangers: Lane::new(strangers),
+            of_addresses: Arc::new(InFlight::new(of_address)),
         }
     }
+
+    /// Waits for its turn, or says when to come again. A `stranger` is known by its address only.
+    pub(super) async fn admit(&self, stranger: Option<IpAddr>) -> Result<(), Duration> {
+        let Some(address) = stranger else { return pass(&self.known).await };
+        let _of_address = self.of_addresses.enter(&address).ok_or_else(retry)?;
+        pass(&self.strangers).await
+    }
+}
+
+async fn pass(lane: &Option<Lane>) -> Result<(), Duration> {
+    match lane {
+        Some(lane) => lane.pass().await,
+        None => Ok(()),
+    }
+}
+
+fn retry() -> Duration {
+    Duration::from_millis(rand::random_range(RETRY_MS))
 }
 
 struct Lane {
@@ -67,7 +89,6 @@ impl Lane {
     }
 
     async fn pass(&self) -> Result<(), Duration> {
-        let retry = || Duration::from_millis(rand::random_range(RETRY_MS));
         let _place = self.places.try_acquire().map_err(|_| retry())?;
         let _turn = self.turn.lock().await;
         while let Err(not_until) = self.bucket.check() {
@@ -89,7 +110,7 @@ mod tests {
     async fn a_storm_is_let_in_steadily_and_the_rest_is_sent_away() {
         let admission = Admission::new(40);
         let begun = Instant::now();
-        let outcomes = join_all((0..200).map(|_| admission.admit(true))).await;
+        let outcomes = join_all((0..200).map(|_| admission.admit(None))).await;
         let admitted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         let took = begun.elapsed();
         // Two seconds' worth; a busy machine gives time for more, and never for more than its time is worth.
@@ -103,10 +124,10 @@ mod tests {
     #[tokio::test]
     async fn strangers_do_not_stand_in_the_way_of_agents() {
         let admission = Admission::new(4);
-        let strangers = join_all((0..100).map(|_| admission.admit(false)));
+        let strangers = join_all((0..100).map(|number| admission.admit(Some([192, 0, 2, number].into()))));
         let agent = async {
             tokio::time::sleep(Duration::from_millis(20)).await;
-            admission.admit(true).await
+            admission.admit(None).await
         };
         tokio::select! {
             outcome = agent => assert_eq!(outcome, Ok(())),
@@ -115,9 +136,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_strangers_of_one_address_leave_places_to_those_of_others() {
+        let admission = Admission::new(40);
+        let storm = join_all((0..200).map(|_| admission.admit(Some([192, 0, 2, 1].into()))));
+        let other = async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            admission.admit(Some([192, 0, 2, 2].into())).await
+        };
+        let (outcomes, other) = tokio::join!(storm, other);
+        assert_eq!(other, Ok(()));
+        // Five places of twenty, and whoever was let in at once: none waited for the clock to find one free.
+        let admitted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        assert!((5..=10).contains(&admitted), "{admitted}");
+        assert!(admission.admit(Some([192, 0, 2, 1].into())).await.is_ok(), "and may come again");
+    }
+
+    #[tokio::test]
     async fn without_a_limit_nobody_waits() {
         let admission = Admission::new(0);
-        let outcomes = join_all((0..1000).map(|_| admission.admit(true))).await;
+        let outcomes = join_all((0..1000).map(|_| admission.admit(None))).await;
         assert!(outcomes.iter().all(Result::is_ok));
     }
 }

@@ -6,6 +6,7 @@
 mod address;
 mod admission;
 mod bodies;
+mod messages;
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -26,9 +27,11 @@ use crate::protocol::Principal;
 use admission::Admission;
 use bodies::Bodies;
 pub use bodies::BodyPlace;
+use messages::Messages;
+pub use messages::{MessageRoom, Sender, Share};
 
 /// Who is told to come back later, as the metric names it.
-const LIMITS: [&str; 10] = [
+const LIMITS: [&str; 11] = [
     "address_rate",
     "address_requests",
     "address_connections",
@@ -36,10 +39,13 @@ const LIMITS: [&str; 10] = [
     "reader_requests",
     "failed_auth",
     "agent_admission",
+    "agent_unopened",
     "signed_bodies",
     "reader_streams",
     "streams",
 ];
+/// Connections of one agent that have no session yet. It has one that does, and perhaps a data connection.
+const UNOPENED: u32 = 8;
 /// When one who has too many requests running may try again. Nobody knows when one of them ends.
 const RUNNING: Duration = Duration::from_secs(1);
 /// The same for streams, which end less often.
@@ -63,6 +69,8 @@ pub struct Limiter {
     of_addresses: Arc<InFlight<IpAddr>>,
     of_readers: Arc<InFlight<Spender>>,
     admission: Admission,
+    unopened: Arc<InFlight<Principal>>,
+    messages: Arc<Messages>,
     bodies: Bodies,
     metrics: Arc<Metrics>,
 }
@@ -74,6 +82,10 @@ pub struct Client(pub IpAddr);
 /// What a request takes from the limits for as long as it runs, its response's body included. An extension of both.
 #[derive(Debug, Clone, Default)]
 pub struct Permits(Arc<Taken>);
+
+/// A place among an agent's connections without a session, until this is dropped.
+#[derive(Debug)]
+pub struct Unopened(#[expect(dead_code, reason = "held for its drop")] Permit<Principal>);
 
 #[derive(Debug, Default)]
 struct Taken {
@@ -97,6 +109,8 @@ impl Limiter {
             of_addresses: Arc::new(InFlight::new(limits.address_requests)),
             of_readers: Arc::new(InFlight::new(limits.reader_requests)),
             admission: Admission::new(limits.agent_admission),
+            unopened: Arc::new(InFlight::new(UNOPENED)),
+            messages: Arc::default(),
             bodies: Bodies::default(),
             metrics,
         }
@@ -167,16 +181,32 @@ impl Limiter {
         })
     }
 
-    /// Lets an agent's connection in, perhaps after a short wait. `known` is one that came with a valid credential: it
-    /// does not queue behind those that did not.
+    /// Lets an agent's connection in, perhaps after a short wait. A `stranger`, by address, is one that came without a valid
+    /// credential: others do not queue behind it.
     ///
     /// # Errors
     /// [`Problem::Busy`] when too many wait already.
-    pub async fn admit(&self, known: bool) -> Result<(), Problem> {
-        self.admission.admit(known).await.map_err(|retry_after| {
+    pub async fn admit(&self, stranger: Option<IpAddr>) -> Result<(), Problem> {
+        self.admission.admit(stranger).await.map_err(|retry_after| {
             self.count("agent_admission");
             Problem::Busy { retry_after }
         })
+    }
+
+    /// A place among those connections of an agent that have no session yet.
+    ///
+    /// # Errors
+    /// [`Problem::Busy`] when it has as many of them as it may have.
+    pub fn unopened(&self, agent: &Principal) -> Result<Unopened, Problem> {
+        self.unopened.enter(agent).map(Unopened).ok_or_else(|| {
+            self.count("agent_unopened");
+            Problem::Busy { retry_after: RUNNING }
+        })
+    }
+
+    /// A sender's share of the room for long messages.
+    pub fn messages(&self, sender: Sender) -> Share {
+        self.messages.share(sender)
     }
 
     /// What a reader is told who may have no further stream of events.

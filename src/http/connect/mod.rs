@@ -1,31 +1,33 @@
-//! `GET /ws`: the upgrade of an agent's connection, and the only place that knows axum's WebSocket.
+//! `GET /ws`: the upgrade of an agent's connection, and the only place that knows a WebSocket library.
 
-use std::pin::Pin;
+mod inbound;
+mod socket;
+mod upgrade;
+
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::ws::{self, WebSocket, WebSocketUpgrade};
 use axum::response::Response;
-use bytes::Bytes;
-use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
 use http::request::Parts;
+use hyper::upgrade::OnUpgrade;
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio_tungstenite::tungstenite;
-use tokio_tungstenite::tungstenite::error::ProtocolError;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 use super::error::Problem;
 use super::json::QueryOf;
+use super::limit::{Client, Sender, Share, Unopened};
 use super::{AppState, auth};
-use crate::agents::{Agents, Announce, Close, Connection, Credential, Kind, Mailbox, Message, Text};
+use crate::agents::{Agents, Announce, Connection, Credential, Kind, Mailbox};
 use crate::protocol::data::FRAME_MAX;
 use crate::protocol::frames::{ErrorBody, PlatformFrame};
 use crate::protocol::limits::MANIFEST_BYTES;
 use crate::protocol::signature::is_signed;
 use crate::sets::{Announcer, Decision, Reading, Refusal};
+use socket::Socket;
+use upgrade::Upgrade;
 
 /// A control frame may be an inlined manifest of 16 MiB and its envelope.
 const CONTROL_MESSAGE: usize = MANIFEST_BYTES + 64 * 1024;
@@ -57,10 +59,10 @@ pub async fn connect(
     State(state): State<AppState>,
     QueryOf(query): QueryOf<ConnectQuery>,
     parts: Parts,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Problem> {
-    let upgrade =
-        upgrade.map_err(|_| Problem::BadRequest("this route is for WebSocket upgrades over HTTP/1.1".into()))?;
+    let Some(upgrade) = Upgrade::of(&parts) else {
+        return Err(Problem::BadRequest("this route is for WebSocket upgrades over HTTP/1.1".into()));
+    };
     let Parts { headers, extensions, .. } = &parts;
     let named = query.conn.as_deref() == Some("data");
     let marked = headers.get("uamp-connection").is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"data"));
@@ -81,46 +83,59 @@ pub async fn connect(
     };
     // Whoever has not said who they are by now may not fill as much memory as an agent may.
     let mut known = match &proof {
-        Some(proof) => auth::knows(&proof.principal, &state).await?,
-        None => state.agents.gate.identify(credential.as_ref()).await.is_ok(),
+        Some(proof) => auth::knows(&proof.principal, &state).await?.then(|| proof.principal.clone()),
+        None => state.agents.gate.identify(credential.as_ref()).await.ok().map(|proven| proven.agent),
     };
-    if !known && credential.is_some() {
+    if known.is_none() && credential.is_some() {
         state.limiter.failed(extensions)?;
     }
-    state.limiter.admit(known).await?;
+    let Client(address) = extensions.get().copied().unwrap_or(Client(IpAddr::V6(Ipv6Addr::UNSPECIFIED)));
+    let unopened = known.as_ref().map(|agent| state.limiter.unopened(agent)).transpose()?;
+    state.limiter.admit(known.is_none().then_some(address)).await?;
     if let Some(proof) = proof {
         let accepted = auth::accept(proof, &state).await;
         if accepted.is_err() {
-            known = false;
+            known = None;
             state.limiter.failed(extensions)?;
         }
         credential = Some(accepted.map_or_else(|problem| refused(&problem), Credential::signed));
     }
-    let (message, read_buffer) = match kind {
-        Kind::Control if known => (CONTROL_MESSAGE, CONTROL_READ_BUFFER),
+    let (longest, read_buffer) = match kind {
+        Kind::Control if known.is_some() => (CONTROL_MESSAGE, CONTROL_READ_BUFFER),
         Kind::Control => (STRANGERS_MESSAGE, CONTROL_READ_BUFFER),
         Kind::Data => (FRAME_MAX, DATA_READ_BUFFER),
     };
-    let upgrade = upgrade
-        .max_message_size(message)
-        .max_frame_size(message)
+    let config = WebSocketConfig::default()
+        .max_message_size(Some(longest))
+        .max_frame_size(Some(longest))
         .read_buffer_size(read_buffer)
         .write_buffer_size(WRITE_BUFFER)
         .max_write_buffer_size(MAX_WRITE_BUFFER);
+    let share = state.limiter.messages(known.map_or(Sender::Stranger(address), Sender::Agent));
+    let (accepted, upgraded) = upgrade.accept();
     let tracker = state.tracker.clone();
-    Ok(upgrade.on_upgrade(move |socket| tracker.track_future(run(state, kind, credential, socket))))
+    tracker.spawn(run(state, (kind, credential, unopened), upgraded, (config, longest, share)));
+    Ok(accepted)
 }
 
 fn refused(problem: &Problem) -> Credential {
     Credential::refused(ErrorBody::new(problem.code(), problem.to_string()))
 }
 
-async fn run(state: AppState, kind: Kind, credential: Option<Credential>, socket: WebSocket) {
+async fn run(
+    state: AppState,
+    (kind, credential, unopened): (Kind, Option<Credential>, Option<Unopened>),
+    upgraded: OnUpgrade,
+    (config, longest, share): (WebSocketConfig, usize, Share),
+) {
+    // It may be gone before it was accepted.
+    let Ok(upgraded) = upgraded.await else { return };
+    let socket = Socket::new(upgraded, config, longest, share).await;
     let (sender, announcements) = mpsc::channel(PENDING_ANNOUNCEMENTS);
     if kind == Kind::Control {
         state.tracker.spawn(decide(state.clone(), announcements));
     }
-    Connection::new(Arc::clone(&state.agents), kind, credential, sender, Socket(socket)).run().await;
+    Connection::new(Arc::clone(&state.agents), kind, credential, sender, socket).unopened(unopened).run().await;
 }
 
 /// Decides the announcements of one connection in their order, beside its task.
@@ -169,66 +184,4 @@ async fn read(agents: Arc<Agents>, reading: Box<Reading>, reply: Arc<Mailbox>, r
 fn artifact_error(refusal: Refusal) -> PlatformFrame {
     let Refusal { event_id, sha256, error } = refusal;
     PlatformFrame::ArtifactError { event_id, sha256, error }
-}
-
-/// axum's WebSocket as the connection's task sees one.
-struct Socket(WebSocket);
-
-impl Stream for Socket {
-    type Item = Result<Message, axum::Error>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_next_unpin(cx).map(|next| {
-            Some(match next? {
-                Ok(ws::Message::Text(text)) => Ok(Message::Text(Text::new(Bytes::from(text)))),
-                Ok(ws::Message::Binary(bytes)) => Ok(Message::Binary(bytes)),
-                Ok(ws::Message::Ping(bytes)) => Ok(Message::Ping(bytes)),
-                Ok(ws::Message::Pong(bytes)) => Ok(Message::Pong(bytes)),
-                Ok(ws::Message::Close(_)) => Ok(Message::Close(None)),
-                Err(error) => unreadable(error).map(Message::Unreadable),
-            })
-        })
-    }
-}
-
-/// How an error of the peer's making ends the connection. Any other is handed back: there is no connection any more.
-fn unreadable(error: axum::Error) -> Result<Close, axum::Error> {
-    let inner = error.into_inner();
-    match inner.downcast_ref::<tungstenite::Error>() {
-        Some(tungstenite::Error::Capacity(_)) => Ok(Close::TOO_LONG),
-        Some(tungstenite::Error::Utf8(_)) => Ok(Close::NOT_TEXT),
-        Some(tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake)) => Err(axum::Error::new(inner)),
-        Some(tungstenite::Error::Protocol(_)) => Ok(Close::MALFORMED),
-        _ => Err(axum::Error::new(inner)),
-    }
-}
-
-impl Sink<Message> for Socket {
-    type Error = axum::Error;
-
-    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
-        self.0.poll_ready_unpin(cx)
-    }
-
-    fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), axum::Error> {
-        self.0.start_send_unpin(match message {
-            Message::Text(text) => ws::Message::text(text.as_str()),
-            Message::Binary(bytes) => ws::Message::Binary(bytes),
-            Message::Ping(bytes) => ws::Message::Ping(bytes),
-            Message::Pong(bytes) => ws::Message::Pong(bytes),
-            // Only ever received.
-            Message::Unreadable(_) => return Ok(()),
-            Message::Close(close) => {
-                ws::Message::Close(close.map(|Close { code, reason }| ws::CloseFrame { code, reason: reason.into() }))
-            }
-        })
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
-        self.0.poll_flush_unpin(cx)
-    }
-
-    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), axum::Error>> {
-        self.0.poll_close_unpin(cx)
-    }
 }
