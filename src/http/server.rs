@@ -319,6 +319,10 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 
 fn builder(limits: &Limits, tasks: &TaskTracker, cut: &CancellationToken) -> Builder<Tracked> {
     let mut builder = Builder::new(Tracked { tasks: tasks.clone(), cut: cut.clone() });
+    // What HTTP/2 lets a peer send beside requests costs no memory: SETTINGS and PING are answered one at a time, and
+    // nothing more is read while an answer is not taken; streams that are reset early and CONTINUATIONs are counted, and end
+    // the connection (h2's own limits: 20 resets not yet accepted, 1024 of our own). What is left is the time it takes to
+    // read them, shared by turns with every other connection.
     builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(HTTP1_BUFFER);
     builder
         .http2()
