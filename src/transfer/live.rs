@@ -6,7 +6,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use super::tell::Told;
 use crate::protocol::{ByteRange, Principal, Sha256};
 
 /// One transfer, unique within the process.
@@ -69,6 +68,13 @@ pub struct Live {
     sent: AtomicU64,
     /// What its reader was last told about it.
     pub(super) told: Mutex<Told>,
+}
+
+/// What a reader was last told about a transfer. Locked while it is told, so that nothing follows its end.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub(super) last: Option<(u64, State)>,
+    pub(super) ended: bool,
 }
 
 /// The agents of a transfer.

@@ -6,20 +6,13 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use super::{Running, State, Transfers};
+use super::{Running, Transfers};
 use crate::events::{Step, TransferEvent};
 use crate::protocol::Principal;
 use crate::store::Place;
 
 /// Between two looks at how far transfers are.
 const INTERVAL: Duration = Duration::from_secs(1);
-
-/// What a reader was last told about a transfer. Locked while it is told, so that nothing follows its end.
-#[derive(Debug, Default)]
-pub(super) struct Told {
-    last: Option<(u64, State)>,
-    ended: bool,
-}
 
 impl Transfers {
     /// A reader's transfers that a chat allows, as far as they are, oldest first.
