@@ -35,11 +35,11 @@ const REST: &str = "JOIN announcements a ON a.id = l.earliest JOIN manifests m O
     JOIN entries e ON e.manifest = a.manifest AND e.position = l.position \
     LEFT JOIN manifests o ON o.sha256 = e.owner ORDER BY l.others, l.fails, l.since, l.earliest";
 
-/// The same for manifests.
+/// The same for manifests. Their rows are met only then: a hash that is some manifest's costs no more than any other.
 const MANIFEST: &str = "a.agent, a.chat, (SELECT c.created_at FROM chats c WHERE c.id = a.chat) AS made_at, \
-    a.manifest, m.producer_task, l.size, l.others, l.fails";
+    a.manifest, m.producer_task, k.size, l.others, l.fails";
 const MANIFEST_REST: &str = "JOIN announcements a ON a.id = l.earliest JOIN manifests m ON m.sha256 = a.manifest \
-    ORDER BY l.others, l.fails, l.since, l.earliest";
+    JOIN manifests k ON k.sha256 = l.sha256 ORDER BY l.others, l.fails, l.since, l.earliest";
 
 /// The first of those found: narrow rows, so that as many as there are can be put in order.
 fn chosen(found: &str, limit: u32) -> String {
@@ -177,8 +177,7 @@ pub(super) fn set_search(scope: Scope<'_>, chat: &ChatId, manifest: &Sha256, lim
     let (chat, manifest) = (search.value(chat.as_str()), search.value(manifest.to_hex()));
     let within = search.within(scope, "h.chat");
     let found = format!(
-        "SELECT h.since, k.size, {NO} AS others, {NO} AS fails, '' AS list, {EARLIEST} FROM chat_hashes h \
-         JOIN manifests k ON k.sha256 = h.sha256 \
+        "SELECT h.sha256, h.since, 0 AS size, {NO} AS others, {NO} AS fails, '' AS list, {EARLIEST} FROM chat_hashes h \
          WHERE h.chat = {chat} AND h.sha256 = {manifest} AND h.manifest = h.sha256 AND h.position = -1 AND {within}"
     );
     search.sql = format!("SELECT {MANIFEST} FROM ({}) l {MANIFEST_REST}", chosen(&found, limit));
@@ -199,8 +198,8 @@ pub(super) fn manifest_search(
     let manifest = search.value(manifest.to_hex());
     let within = search.within(scope, "h.chat");
     let found = format!(
-        "SELECT h.since, k.size, {others} AS others, {fails} AS fails, '' AS list, {EARLIEST} FROM chat_hashes h \
-         JOIN manifests k ON k.sha256 = h.sha256 {table} \
+        "SELECT h.sha256, h.since, 0 AS size, {others} AS others, {fails} AS fails, '' AS list, {EARLIEST} \
+         FROM chat_hashes h {table} \
          WHERE h.sha256 = {manifest} AND h.position = -1 AND {within}"
     );
     search.sql = format!("SELECT {MANIFEST} FROM ({}) l {MANIFEST_REST}", chosen(&found, limit));
