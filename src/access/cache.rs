@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::hash::{Announced, Found, Rule};
+use super::hash::{Found, Rule, TaskNames};
 use super::{FileAccess, KeptManifest, Readable, SetAccess, Way, lists};
 use crate::identity::Caller;
 use crate::protocol::{AgentName, ChatId, Principal, Sha256};
@@ -24,7 +24,7 @@ pub(super) enum Answer {
     Set(Option<SetAccess>),
     File(Option<FileAccess>),
     Hash(Found),
-    Tasks(Announced),
+    Tasks(TaskNames),
 }
 
 /// An answer depends on who asks, within which limit, and for what.
@@ -140,7 +140,7 @@ mod tests {
             set: Sha256::of(b"m"),
             task: format!("{n:0>256}"),
         };
-        let found = Announced::of((0..256).map(task).collect());
+        let found = TaskNames::of((0..256).map(task).collect());
         assert!(weight(&key(0, ""), &Answer::Tasks(found)) >= least + 256 * (200 + 256));
         let kept = KeptManifest { sha256: Sha256::of(b"m"), size: 1, agent, places: [].into(), as_of: 0 };
         let tasks = super::super::Tasks((0..128).map(|_| "t".repeat(256)).collect());

@@ -68,13 +68,13 @@ pub(super) struct Found {
 
 /// The tasks of those sets' announcements.
 #[derive(Debug, Clone)]
-pub(super) struct Announced {
+pub(super) struct TaskNames {
     pub(super) tasks: Arc<HashSet<TaskOffer>>,
     /// Whether these are all.
     complete: bool,
 }
 
-impl Announced {
+impl TaskNames {
     /// For rules that no announcement's task matters to.
     pub(super) fn none() -> Self {
         Self { tasks: Arc::default(), complete: true }
@@ -141,7 +141,7 @@ impl Found {
         &self,
         sha256: &Sha256,
         rule: &Rule,
-        announced: Option<&Announced>,
+        announced: Option<&TaskNames>,
         lists: &Lists,
     ) -> Result<BlobAnswer, StoreError> {
         let (mut answer, list) = self.judge(sha256, rule, announced);
@@ -156,7 +156,7 @@ impl Found {
         &self,
         sha256: &Sha256,
         rule: &Rule,
-        announced: Option<&Announced>,
+        announced: Option<&TaskNames>,
     ) -> (BlobAnswer, Option<(Sha256, i64)>) {
         let lets = |place: &Place, agent: &_, set: &Sha256, producer_task: Option<&String>, passes: bool| {
             let Some(announced) = announced else { return passes };

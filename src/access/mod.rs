@@ -30,7 +30,7 @@ use crate::protocol::{AgentName, ChatId, Chunks, EntryKind, Location, Principal,
 use crate::store::{FileId, ManifestOffer, Offer, Place, Scope, Store, StoreError, TaskRule};
 
 use cache::{Answer, Cache, Target};
-use hash::{Announced as AnnouncedTasks, Found, Rule};
+use hash::{Found, Rule, TaskNames};
 use lists::Lists;
 use manifests::Manifests;
 pub use turns::Turn;
@@ -325,7 +325,7 @@ impl Access {
         }
         let announced = match rule {
             Rule::Is(_) => self.tasks_of_hash(caller, agent, sha256).await?,
-            Rule::Any | Rule::None => AnnouncedTasks::none(),
+            Rule::Any | Rule::None => TaskNames::none(),
         };
         if rule == Rule::Any || !found.is_cut() && announced.suffice() {
             return found.answer(sha256, &rule, Some(&announced), &self.lists).await;
@@ -355,11 +355,11 @@ impl Access {
         caller: &Caller,
         agent: Option<&AgentName>,
         sha256: &Sha256,
-    ) -> Result<AnnouncedTasks, StoreError> {
+    ) -> Result<TaskNames, StoreError> {
         let target = Target::Tasks { agent: agent.cloned(), sha256: *sha256 };
         match self.answer(caller, target).await? {
             Answer::Tasks(tasks) => Ok(tasks),
-            Answer::Participant(_) | Answer::Set(_) | Answer::File(_) | Answer::Hash(_) => Ok(AnnouncedTasks::none()),
+            Answer::Participant(_) | Answer::Set(_) | Answer::File(_) | Answer::Hash(_) => Ok(TaskNames::none()),
         }
     }
 
@@ -413,7 +413,7 @@ impl Access {
                     Found::find(&self.store, scope(caller), (agent.as_ref(), sha256), rule).await.map(Answer::Hash)
                 }
                 Target::Tasks { agent, sha256 } => {
-                    let found = AnnouncedTasks::find(&self.store, scope(caller), agent.as_ref(), sha256).await;
+                    let found = TaskNames::find(&self.store, scope(caller), agent.as_ref(), sha256).await;
                     found.map(Answer::Tasks)
                 }
             }

@@ -1,30 +1,9 @@
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
-use super::search::{self, Search};
+use super::search::{self, Scope, Search, TaskRule};
 use super::{FileId, Store, StoreError, rows};
 use crate::protocol::{AgentName, ChatId, Chunks, EntryKind, Location, Principal, Sha256};
-
-/// Whose announcements a search may see: those in the chats that the principal takes part in, and of these only the
-/// listed ones when a list is given.
-#[derive(Debug, Clone, Copy)]
-pub struct Scope<'a> {
-    /// Who asks.
-    pub principal: &'a Principal,
-    /// The only chats that may be seen.
-    pub chats: Option<&'a [ChatId]>,
-}
-
-/// What a set's task must be for it to pass.
-#[derive(Debug, Clone, Copy)]
-pub enum TaskRule<'a> {
-    /// Anything.
-    Any,
-    /// The manifest's `producer.task` or the announcement's task is this one.
-    Is(&'a str),
-    /// The manifest names no `producer.task`.
-    None,
-}
 
 /// A chat, as it was made: one of the same name that is made after this one was deleted is another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

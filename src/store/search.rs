@@ -6,8 +6,29 @@
 use sqlx::query::Query;
 use sqlx::{Any, AssertSqlSafe};
 
-use super::{FileId, Scope, TaskRule};
-use crate::protocol::{AgentName, ChatId, Sha256};
+use super::FileId;
+use crate::protocol::{AgentName, ChatId, Principal, Sha256};
+
+/// Whose announcements a search may see: those in the chats that the principal takes part in, and of these only the
+/// listed ones when a list is given.
+#[derive(Debug, Clone, Copy)]
+pub struct Scope<'a> {
+    /// Who asks.
+    pub principal: &'a Principal,
+    /// The only chats that may be seen.
+    pub chats: Option<&'a [ChatId]>,
+}
+
+/// What a set's task must be for it to pass.
+#[derive(Debug, Clone, Copy)]
+pub enum TaskRule<'a> {
+    /// Anything.
+    Any,
+    /// The manifest's `producer.task` or the announcement's task is this one.
+    Is(&'a str),
+    /// The manifest names no `producer.task`.
+    None,
+}
 
 /// What names an entry's chunk list: a list from before it had a name is another than every other.
 const LIST: &str = "COALESCE(e.chunks_sha256, \
@@ -235,7 +256,6 @@ pub(super) fn set_tasks(chat: &ChatId, set: &Sha256, limit: u32) -> Search {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Principal;
 
     /// A connection remembers a hundred statements: those whose text is another for every question would have it forget
     /// the others.
