@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
-use super::{BlobAnswer, BlobRequest, FileAccess, KeptManifest, Readable, SetAccess, Source, Way};
+use super::hash::{Found, Rule, TaskNames};
+use super::{FileAccess, KeptManifest, Readable, SetAccess, Way, lists};
 use crate::identity::Caller;
 use crate::protocol::{AgentName, ChatId, Principal, Sha256};
 use crate::store::{FileId, Place, Remembered, Store, StoreError, weight_of};
@@ -12,18 +13,8 @@ pub(super) enum Target {
     Set(ChatId, Sha256),
     File(ChatId, Sha256, String),
     Version(ChatId, FileId, u32),
-    Blob { agent: Option<AgentName>, sha256: Sha256, task: Option<String>, require_task: bool },
-}
-
-impl Target {
-    pub(super) fn blob(request: BlobRequest<'_>) -> Self {
-        Self::Blob {
-            agent: request.agent.cloned(),
-            sha256: *request.sha256,
-            task: request.task.map(str::to_owned),
-            require_task: request.require_task,
-        }
-    }
+    Hash { agent: Option<AgentName>, sha256: Sha256, rule: Rule },
+    Tasks { agent: Option<AgentName>, sha256: Sha256 },
 }
 
 /// What was found.
@@ -32,7 +23,8 @@ pub(super) enum Answer {
     Participant(bool),
     Set(Option<SetAccess>),
     File(Option<FileAccess>),
-    Blob(BlobAnswer),
+    Hash(Found),
+    Tasks(TaskNames),
 }
 
 /// An answer depends on who asks, within which limit, and for what.
@@ -69,28 +61,42 @@ impl Cache {
 fn weight(key: &Key, answer: &Answer) -> usize {
     const LUMP: usize = 512;
     let texts = match &key.target {
-        Target::Chat(_) | Target::Set(..) | Target::Version(..) => 0,
+        Target::Chat(_) | Target::Set(..) | Target::Version(..) | Target::Tasks { .. } => 0,
         Target::File(_, _, path) => path.len(),
-        Target::Blob { task, .. } => task.as_ref().map_or(0, String::len),
+        Target::Hash { rule: Rule::Is(task), .. } => task.len(),
+        Target::Hash { .. } => 0,
     };
     let asked = LUMP + key.principal.as_str().len() + key.chats.as_deref().map_or(0, weight_of) + texts;
     let places = |places: &[Place]| places.iter().map(|place| 64 + place.chat.as_str().len()).sum::<usize>();
     let tasks = |tasks: &super::Tasks| tasks.0.iter().map(|task| 16 + task.len()).sum::<usize>();
+    let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    // A location is as long as its target.
+    let way = |way: &Way| match way {
+        Way::Relay => LUMP / 4,
+        Way::Location(remote) => LUMP / 2 + remote.location.target.len() + text(&remote.task),
+    };
     let manifest = |manifest: &KeptManifest| places(&manifest.places);
     let of = |readable: &Readable| -> usize {
-        let hashes = readable.chunks.as_ref().map_or(0, |chunks| chunks.hashes.len());
-        // A location is as long as its target.
-        let source = |source: &Source| match &source.way {
-            Way::Relay => LUMP / 4,
-            Way::Location(remote) => LUMP / 2 + remote.location.target.len(),
-        };
-        readable.sources.iter().map(source).sum::<usize>() + places(&readable.places) + 32 * hashes
+        let list = readable.chunks.as_deref().map_or(0, lists::weight);
+        readable.sources.iter().map(|source| way(&source.way)).sum::<usize>() + places(&readable.places) + list
     };
     let found = match answer {
         Answer::Set(Some(set)) => manifest(&set.manifest) + tasks(&set.tasks),
         Answer::File(Some(file)) => of(&file.readable) + file.path.len() + file.media_type.len() + tasks(&file.tasks),
-        Answer::Blob(BlobAnswer::Blob(readable)) => of(readable),
-        Answer::Blob(BlobAnswer::Manifest(found)) => manifest(found),
+        Answer::Hash(found) => {
+            let names = |place: &Place, task: &Option<String>| LUMP + place.chat.as_str().len() + text(task);
+            let manifests = found.manifests.iter().map(|offer| names(&offer.place, &offer.producer_task));
+            let offers = found.offers.iter().map(|(offer, ways)| {
+                let own = offer.path.len() + offer.media_type.len() + offer.agent.as_str().len();
+                names(&offer.place, &offer.producer_task) + own + ways.iter().map(way).sum::<usize>()
+            });
+            manifests.chain(offers).sum()
+        }
+        Answer::Tasks(found) => found
+            .tasks
+            .iter()
+            .map(|task| LUMP / 2 + task.task.len() + task.chat.as_str().len() + task.agent.as_str().len())
+            .sum(),
         _ => 0,
     };
     asked + found
@@ -99,36 +105,46 @@ fn weight(key: &Key, answer: &Answer) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{ManifestOffer, TaskOffer};
 
     /// Whatever a caller can make an answer hold is in its weight.
     #[test]
     fn an_answer_weighs_what_it_holds() {
-        let target = |task: &str| Target::Blob {
-            agent: None,
-            sha256: Sha256::of(b"a"),
-            task: Some(task.to_owned()),
-            require_task: false,
-        };
+        let target =
+            |task: &str| Target::Hash { agent: None, sha256: Sha256::of(b"a"), rule: Rule::Is(task.to_owned()) };
         let key = |chats: usize, task: &str| Key {
             principal: "user:a".parse().unwrap(),
             chats: (chats > 0).then(|| (0..chats).map(|n| format!("{n:0>200}").parse().unwrap()).collect()),
             target: target(task),
         };
-        let not_found = Answer::Blob(BlobAnswer::NotFound);
+        let not_found = Answer::Hash(Found::default());
         let least = weight(&key(0, ""), &not_found);
         assert!(weight(&key(1000, ""), &not_found) >= least + 1000 * 200);
         assert!(weight(&key(0, &"t".repeat(8000)), &not_found) >= least + 8000);
         let place = |n: usize| Place { chat: format!("{n:0>200}").parse().unwrap(), made_at: 0 };
-        let kept = KeptManifest {
-            sha256: Sha256::of(b"m"),
+        let agent: Principal = "agent:a".parse().unwrap();
+        let offer = |n: usize| ManifestOffer {
+            agent: agent.clone(),
+            place: place(n),
             size: 1,
-            agent: "agent:a".parse().unwrap(),
-            places: (0..64).map(place).collect(),
-            as_of: 0,
+            set: Sha256::of(b"m"),
+            producer_task: Some("t".repeat(256)),
+            of_agent: true,
+            passes: true,
         };
-        assert!(weight(&key(0, ""), &Answer::Blob(BlobAnswer::Manifest(kept.clone()))) >= least + 64 * 200);
+        let found = Found { manifests: (0..64).map(offer).collect(), ..Found::default() };
+        assert!(weight(&key(0, ""), &Answer::Hash(found)) >= least + 64 * (200 + 256));
+        let task = |n: usize| TaskOffer {
+            chat: place(n).chat,
+            agent: agent.clone(),
+            set: Sha256::of(b"m"),
+            task: format!("{n:0>256}"),
+        };
+        let found = TaskNames::of((0..256).map(task).collect());
+        assert!(weight(&key(0, ""), &Answer::Tasks(found)) >= least + 256 * (200 + 256));
+        let kept = KeptManifest { sha256: Sha256::of(b"m"), size: 1, agent, places: [].into(), as_of: 0 };
         let tasks = super::super::Tasks((0..128).map(|_| "t".repeat(256)).collect());
-        let set = SetAccess { manifest: KeptManifest { places: [].into(), ..kept }, tasks };
+        let set = SetAccess { manifest: kept, tasks };
         assert!(weight(&key(0, ""), &Answer::Set(Some(set))) >= least + 128 * 256);
     }
 }

@@ -8,12 +8,17 @@
 //! It must not know who is connected, nor read bytes of blobs.
 
 mod cache;
+mod hash;
+mod lists;
+#[cfg(test)]
+mod load;
 mod manifests;
 mod sources;
 #[cfg(test)]
 mod tests;
+mod turns;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -25,7 +30,11 @@ use crate::protocol::{AgentName, ChatId, Chunks, EntryKind, Location, Principal,
 use crate::store::{FileId, ManifestOffer, Offer, Place, Scope, Store, StoreError, TaskRule};
 
 use cache::{Answer, Cache, Target};
+use hash::{Found, Rule, TaskNames};
+use lists::Lists;
 use manifests::Manifests;
+pub use turns::Turn;
+use turns::Turns;
 
 /// Bytes that a caller may read, and where they may come from.
 ///
@@ -144,11 +153,9 @@ pub struct KeptManifest {
 pub struct Tasks(Arc<[String]>);
 
 impl Tasks {
-    fn of<'a>(names: impl Iterator<Item = [&'a Option<String>; 2]>) -> Self {
-        let mut names: Vec<String> = names.flatten().flatten().cloned().collect();
-        names.sort();
-        names.dedup();
-        Self(names.into())
+    fn of(names: impl IntoIterator<Item = String>) -> Self {
+        let names: BTreeSet<String> = names.into_iter().collect();
+        Self(names.into_iter().collect())
     }
 
     /// Whether the set may be had by who names this task, or none.
@@ -217,8 +224,10 @@ pub struct BlobRequest<'a> {
     pub require_task: bool,
 }
 
-/// Most announcements looked at for one answer. More exist only where many agents offer the same bytes.
+/// Most sets looked at for one answer. More exist only where many agents, or many sets, offer the same bytes.
 const OFFERS: u32 = 64;
+/// Most tasks that a set can be asked for by.
+const SET_TASKS: u32 = 256;
 
 /// The answers of the store, remembered. Clones share them.
 #[derive(Debug, Clone)]
@@ -226,12 +235,20 @@ pub struct Access {
     store: Store,
     cache: Cache,
     manifests: Manifests,
+    lists: Lists,
+    turns: Turns,
 }
 
 impl Access {
     /// Answers from this store, of which at most about `cache_bytes` bytes are remembered.
     pub fn new(store: Store, cache_bytes: u64) -> Self {
-        Self { manifests: Manifests::new(store.clone()), store, cache: Cache::new(cache_bytes) }
+        Self {
+            manifests: Manifests::new(store.clone()),
+            lists: Lists::new(store.clone()),
+            turns: Turns::default(),
+            cache: Cache::new(cache_bytes),
+            store,
+        }
     }
 
     /// Whether the caller takes part in a chat, and its credential is good for it.
@@ -247,7 +264,7 @@ impl Access {
     pub async fn set(&self, caller: &Caller, chat: &ChatId, set: &Sha256) -> Result<Option<SetAccess>, StoreError> {
         match self.answer(caller, Target::Set(chat.clone(), *set)).await? {
             Answer::Set(set) => Ok(set),
-            Answer::Participant(_) | Answer::File(_) | Answer::Blob(_) => Ok(None),
+            Answer::Participant(_) | Answer::File(_) | Answer::Hash(_) | Answer::Tasks(_) => Ok(None),
         }
     }
 
@@ -274,7 +291,7 @@ impl Access {
         }
         match self.answer(caller, Target::File(chat.clone(), *set, path.to_owned())).await? {
             Answer::File(file) => Ok(file),
-            Answer::Participant(_) | Answer::Set(_) | Answer::Blob(_) => Ok(None),
+            Answer::Participant(_) | Answer::Set(_) | Answer::Hash(_) | Answer::Tasks(_) => Ok(None),
         }
     }
 
@@ -288,7 +305,7 @@ impl Access {
     ) -> Result<Option<FileAccess>, StoreError> {
         match self.answer(caller, Target::Version(chat.clone(), file, version)).await? {
             Answer::File(file) => Ok(file),
-            Answer::Participant(_) | Answer::Set(_) | Answer::Blob(_) => Ok(None),
+            Answer::Participant(_) | Answer::Set(_) | Answer::Hash(_) | Answer::Tasks(_) => Ok(None),
         }
     }
 
@@ -300,10 +317,59 @@ impl Access {
 
     /// A blob or manifest by its hash, from every set that the caller may read and whose task fits the request.
     pub async fn blob(&self, caller: &Caller, request: BlobRequest<'_>) -> Result<BlobAnswer, StoreError> {
-        Ok(match self.answer(caller, Target::blob(request)).await? {
-            Answer::Blob(blob) => blob,
-            Answer::Participant(_) | Answer::Set(_) | Answer::File(_) => BlobAnswer::NotFound,
-        })
+        let BlobRequest { agent, sha256, task, require_task } = request;
+        let rule = Rule::of(task, require_task);
+        let found = self.hash(caller, agent, sha256, Rule::Any).await?;
+        if found.is_empty() {
+            return Ok(BlobAnswer::NotFound);
+        }
+        let announced = match rule {
+            Rule::Is(_) => self.tasks_of_hash(caller, agent, sha256).await?,
+            Rule::Any | Rule::None => TaskNames::none(),
+        };
+        if rule == Rule::Any || !found.is_cut() && announced.suffice() {
+            return found.answer(sha256, &rule, Some(&announced), &self.lists).await;
+        }
+        let found = self.hash(caller, agent, sha256, rule.clone()).await?;
+        found.answer(sha256, &rule, None, &self.lists).await
+    }
+
+    /// The sets in which the caller may have a hash.
+    async fn hash(
+        &self,
+        caller: &Caller,
+        agent: Option<&AgentName>,
+        sha256: &Sha256,
+        rule: Rule,
+    ) -> Result<Found, StoreError> {
+        let target = Target::Hash { agent: agent.cloned(), sha256: *sha256, rule };
+        match self.answer(caller, target).await? {
+            Answer::Hash(found) => Ok(found),
+            Answer::Participant(_) | Answer::Set(_) | Answer::File(_) | Answer::Tasks(_) => Ok(Found::default()),
+        }
+    }
+
+    /// The tasks of those sets' announcements.
+    async fn tasks_of_hash(
+        &self,
+        caller: &Caller,
+        agent: Option<&AgentName>,
+        sha256: &Sha256,
+    ) -> Result<TaskNames, StoreError> {
+        let target = Target::Tasks { agent: agent.cloned(), sha256: *sha256 };
+        match self.answer(caller, target).await? {
+            Answer::Tasks(tasks) => Ok(tasks),
+            Answer::Participant(_) | Answer::Set(_) | Answer::File(_) | Answer::Hash(_) => Ok(TaskNames::none()),
+        }
+    }
+
+    /// Waits for the caller's turn to ask the database something, which it keeps for as long as it holds this. Of those
+    /// that are answered here it need not be asked for.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] when the caller has as many questions under way as it may have, for longer than a moment.
+    pub async fn turn(&self, caller: &Caller) -> Result<Turn, StoreError> {
+        self.turns.enter(&caller.principal).await
     }
 
     /// Whether anything was written since that may change who can read what.
@@ -333,6 +399,7 @@ impl Access {
     async fn answer(&self, caller: &Caller, target: Target) -> Result<Answer, StoreError> {
         let asked = target.clone();
         let ask = async {
+            let _turn = self.turns.enter(&caller.principal).await?;
             match &asked {
                 Target::Chat(chat) => self.store.is_participant(chat, &caller.principal).await.map(Answer::Participant),
                 Target::Set(chat, set) => self.find_set(caller, chat, set).await.map(Answer::Set),
@@ -342,9 +409,12 @@ impl Access {
                     let offers = self.store.offers_of_version(scope(caller), chat, (*file, *version), OFFERS).await?;
                     self.file_of(caller, offers, as_of).await.map(Answer::File)
                 }
-                Target::Blob { agent, sha256, task, require_task } => {
-                    let (agent, task, require_task) = (agent.as_ref(), task.as_deref(), *require_task);
-                    self.find_blob(caller, BlobRequest { agent, sha256, task, require_task }).await.map(Answer::Blob)
+                Target::Hash { agent, sha256, rule } => {
+                    Found::find(&self.store, scope(caller), (agent.as_ref(), sha256), rule).await.map(Answer::Hash)
+                }
+                Target::Tasks { agent, sha256 } => {
+                    let found = TaskNames::find(&self.store, scope(caller), agent.as_ref(), sha256).await;
+                    found.map(Answer::Tasks)
                 }
             }
         };
@@ -354,9 +424,11 @@ impl Access {
     async fn find_set(&self, caller: &Caller, chat: &ChatId, set: &Sha256) -> Result<Option<SetAccess>, StoreError> {
         let as_of = self.store.generation();
         let offers = self.store.offers_of_set(scope(caller), chat, set, OFFERS).await?;
-        let tasks = Tasks::of(offers.iter().map(|offer| [&offer.task, &offer.producer_task]));
-        let first = offers.into_iter().next();
-        Ok(first.map(|first| SetAccess { manifest: kept(*set, first, as_of), tasks }))
+        let Some(first) = offers.into_iter().next() else { return Ok(None) };
+        let announced =
+            self.store.tasks_of_set(chat, set, SET_TASKS).await?.into_iter().map(|announced| announced.task);
+        let tasks = Tasks::of(first.producer_task.clone().into_iter().chain(announced));
+        Ok(Some(SetAccess { manifest: kept(*set, first, as_of), tasks }))
     }
 
     async fn find_file(
@@ -371,6 +443,23 @@ impl Access {
         self.file_of(caller, offers, as_of).await
     }
 
+    /// The tasks of sets of one chat that list a file.
+    async fn tasks_of_file(&self, caller: &Caller, offers: &[Offer]) -> Result<Tasks, StoreError> {
+        let Some(first) = offers.first() else { return Ok(Tasks::of([])) };
+        let mut announced = Vec::new();
+        let sets: BTreeSet<Sha256> = offers.iter().map(|offer| offer.manifest).collect();
+        if sets.len() == 1 {
+            announced = self.store.tasks_of_set(&first.place.chat, &first.manifest, SET_TASKS).await?;
+        } else {
+            let chats = std::slice::from_ref(&first.place.chat);
+            let scope = Scope { principal: &caller.principal, chats: Some(chats) };
+            announced.extend(self.store.tasks_of_hash(scope, None, &first.sha256, SET_TASKS).await?);
+            announced.retain(|task| task.agent == first.agent && sets.contains(&task.set));
+        }
+        let own = offers.iter().filter_map(|offer| offer.producer_task.clone());
+        Ok(Tasks::of(own.chain(announced.into_iter().map(|announced| announced.task))))
+    }
+
     /// A file that these announcements list, and who else may help out with it.
     async fn file_of(
         &self,
@@ -379,14 +468,17 @@ impl Access {
         as_of: u64,
     ) -> Result<Option<FileAccess>, StoreError> {
         let Some(first) = offers.first().cloned() else { return Ok(None) };
-        let tasks = Tasks::of(offers.iter().map(|offer| [&offer.task, &offer.producer_task]));
+        let tasks = self.tasks_of_file(caller, &offers).await?;
         // The path names its chat: others that have the bytes are other paths.
         let (places, expires_at) = (Arc::new([first.place.clone()]), first.expires_at);
         let others = self.store.offers_of_blob(scope(caller), None, &first.sha256, TaskRule::Any, OFFERS).await?;
         offers.extend(others);
         // Whoever else announced the hash may help out, but only with bytes that this entry's own list vouches for.
         offers.retain(|offer| (offer.size, &offer.list) == (first.size, &first.list));
-        let chunks = self.chunks(&first).await?;
+        let chunks = match first.list.is_empty() {
+            true => None,
+            false => self.lists.get(&first.manifest, first.position).await?,
+        };
         let sources = sources::of(&self.store, offers).await?;
         if sources.is_empty() && first.kind == EntryKind::File {
             return Ok(None);
@@ -399,58 +491,6 @@ impl Access {
             media_type: first.media_type.into(),
             kind: first.kind,
         }))
-    }
-
-    /// The chunk list of an offer's own entry.
-    async fn chunks(&self, offer: &Offer) -> Result<Option<Arc<Chunks>>, StoreError> {
-        if offer.list.is_empty() {
-            return Ok(None);
-        }
-        Ok(self.store.chunks(&offer.manifest, offer.position).await?.map(Arc::new))
-    }
-
-    async fn find_blob(&self, caller: &Caller, request: BlobRequest<'_>) -> Result<BlobAnswer, StoreError> {
-        let rule = match request.task {
-            Some(task) => TaskRule::Is(task),
-            None if request.require_task => TaskRule::None,
-            None => TaskRule::Any,
-        };
-        let refusal = match rule {
-            TaskRule::Is(_) => BlobAnswer::TaskMismatch,
-            TaskRule::None => BlobAnswer::TaskRequired,
-            TaskRule::Any => BlobAnswer::NotFound,
-        };
-        let (scope, as_of) = (scope(caller), self.store.generation());
-        let (agent, sha256) = (request.agent, request.sha256);
-        // A manifest before anything else: its bytes are here and are what the hash says, whatever anybody announces.
-        let manifest = self.store.offer_of_manifest(scope, agent, sha256, rule).await?;
-        if let Some(offer) = manifest.as_ref().filter(|offer| offer.of_agent) {
-            return Ok(if offer.passes { BlobAnswer::Manifest(kept(*sha256, offer.clone(), as_of)) } else { refusal });
-        }
-        let mut offers = self.store.offers_of_blob(scope, agent, sha256, rule, OFFERS).await?;
-        offers.retain(|offer| offer.of_agent);
-        if offers.is_empty() {
-            return Ok(BlobAnswer::NotFound);
-        }
-        offers.retain(|offer| offer.passes);
-        let Some(first) = offers.first().cloned() else { return Ok(refusal) };
-        if let Some(offer) = manifest {
-            // A file to the agent that is asked for, and a manifest to another.
-            return Ok(BlobAnswer::Manifest(kept(*sha256, offer, as_of)));
-        }
-        // The first one's claim stands. Where others contradict it one of them lies, and only the hash of the whole can
-        // tell: no list is believed.
-        offers.retain(|offer| offer.size == first.size);
-        let chunks = if first.contested { None } else { self.chunks(&first).await? };
-        let places: HashSet<Place> = offers.iter().map(|offer| offer.place.clone()).collect();
-        let expiries: Option<Vec<i64>> = offers.iter().map(|offer| offer.expires_at).collect();
-        let sources = sources::of(&self.store, offers).await?;
-        if sources.is_empty() {
-            return Ok(BlobAnswer::NotFound);
-        }
-        let (places, expires_at) = (places.into_iter().collect(), expiries.and_then(|all| all.into_iter().max()));
-        let (sha256, size) = (*sha256, first.size);
-        Ok(BlobAnswer::Blob(Readable { sha256, size, chunks, sources, places, expires_at, as_of }))
     }
 }
 

@@ -13,21 +13,32 @@ const SOURCES: usize = 8;
 
 /// The ways that the offers name, in the offers' order and in each one's own: one offer for each agent.
 pub(super) async fn of(store: &Store, offers: Vec<Offer>) -> Result<Vec<Source>, StoreError> {
+    let ways = ways_of(store, &offers).await?;
+    Ok(pick(offers.iter().map(|offer| &offer.agent).zip(ways)))
+}
+
+/// The ways that each of the offers names.
+pub(super) async fn ways_of(store: &Store, offers: &[Offer]) -> Result<Vec<Vec<Way>>, StoreError> {
     let named = offers.iter().flat_map(|offer| offer.locations.iter().map(|location| (&offer.agent, location)));
     let people = People::named(store, named.collect()).await?;
+    let ways = |offer: &Offer| ways(&offer.agent, offer.producer_task.as_ref(), &offer.locations, &people);
+    Ok(offers.iter().map(ways).collect())
+}
+
+/// One offer for each agent, of some agents.
+pub(super) fn pick<'a>(offers: impl Iterator<Item = (&'a Principal, Vec<Way>)>) -> Vec<Source> {
     let mut found: Vec<Source> = Vec::new();
-    let mut seen: HashSet<Principal> = HashSet::new();
-    for offer in offers {
+    let mut seen: HashSet<&Principal> = HashSet::new();
+    for (agent, ways) in offers {
         if seen.len() == AGENTS {
             break;
         }
-        let ways = ways(&offer.agent, offer.producer_task.as_ref(), &offer.locations, &people);
-        if ways.is_empty() || !seen.insert(offer.agent.clone()) {
+        if ways.is_empty() || !seen.insert(agent) {
             continue;
         }
-        found.extend(ways.into_iter().map(|way| Source { agent: offer.agent.clone(), way }));
+        found.extend(ways.into_iter().map(|way| Source { agent: agent.clone(), way }));
     }
-    Ok(found)
+    found
 }
 
 /// Whom locations name.

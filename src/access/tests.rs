@@ -63,7 +63,7 @@ async fn unknown_and_foreign_cannot_be_told_apart() {
     for (task, require_task) in [(None, false), (None, true), (Some("t"), true), (Some("u"), false)] {
         let mut costs = Vec::new();
         for sha256 in [&blob, &set, &unknown] {
-            let before = store.asked();
+            let (access, before) = (Access::new(store.clone(), 1 << 20), store.asked());
             let request = BlobRequest { agent: None, sha256, task, require_task };
             assert!(matches!(access.blob(&bob, request).await.unwrap(), BlobAnswer::NotFound));
             costs.push(store.asked() - before);
@@ -115,7 +115,8 @@ async fn readers_of_a_manifest_share_its_bytes() {
     // Who may, and how much there is, is answered without them.
     let again = Access::new(store.clone(), 1 << 20).set(&reader, &chat, &identity).await.unwrap().unwrap();
     assert_eq!(again.manifest.size, canonical.len() as u64);
-    assert_eq!(store.asked() - before, 2);
+    // The set, and its tasks.
+    assert_eq!(store.asked() - before, 3);
     // One that is kept no longer is not made up.
     let gone = super::KeptManifest { sha256: Sha256::of(b"gone"), ..found.manifest };
     assert_eq!(access.read(&gone).await.unwrap(), None);

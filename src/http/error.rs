@@ -128,6 +128,9 @@ pub enum Problem {
         /// When to try again.
         retry_after: Duration,
     },
+    /// The caller has as many questions at the database as it may have.
+    #[error("too many requests of one caller are waiting; try again")]
+    Waiting,
     /// Something the gateway needs, such as its database, does not answer.
     #[error("the gateway cannot answer at the moment")]
     Unavailable,
@@ -178,7 +181,7 @@ impl Problem {
             Self::HashMismatch => (StatusCode::BAD_GATEWAY, "hash_mismatch"),
             Self::AgentOffline { .. } => (StatusCode::SERVICE_UNAVAILABLE, "agent_offline"),
             Self::TooManyTransfers { .. } => (StatusCode::SERVICE_UNAVAILABLE, "too_many_transfers"),
-            Self::Busy { .. } | Self::TooManyStreams { .. } | Self::Unavailable => {
+            Self::Busy { .. } | Self::TooManyStreams { .. } | Self::Waiting | Self::Unavailable => {
                 (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
             }
         }
@@ -191,7 +194,7 @@ impl Problem {
             | Self::Busy { retry_after }
             | Self::TooManyStreams { retry_after }
             | Self::TooManyTransfers { retry_after, .. } => Some(*retry_after),
-            Self::Unavailable => Some(SOON),
+            Self::Waiting | Self::Unavailable => Some(SOON),
             _ => None,
         }
     }
@@ -242,7 +245,11 @@ impl From<TransferError> for Problem {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        if error.is_unavailable() {
+        if matches!(error, StoreError::Busy) {
+            // One caller's own doing, and no news of the database.
+            tracing::debug!(%error, "a request waited too long for its turn");
+            Self::Waiting
+        } else if error.is_unavailable() {
             tracing::warn!(%error, "a request fails for want of the database");
             Self::Unavailable
         } else {
@@ -328,6 +335,7 @@ mod tests {
         let soon = Duration::ZERO;
         for problem in [
             Problem::Unavailable,
+            Problem::Waiting,
             Problem::RateLimited { retry_after: soon },
             Problem::AgentOffline { retry_after: soon },
             Problem::TooManyStreams { retry_after: soon },

@@ -84,6 +84,7 @@ async fn sets(
 ) -> Result<Json<SetList>, Problem> {
     participant(&state, &caller, &chat).await?;
     let limit = page.limit.unwrap_or(SETS_PAGE_DEFAULT).clamp(1, SETS_PAGE);
+    let _turn = state.access.turn(&caller).await?;
     let mut list = state.sets.list(&chat, page.cursor()?, limit).await?;
     for set in &mut list.sets {
         set.online = state.agents.registry.is_online(&set.principal);
@@ -153,6 +154,7 @@ async fn files(
 ) -> Result<Json<VersionList>, Problem> {
     participant(&state, &caller, &chat).await?;
     let limit = page.limit.unwrap_or(ENTRIES_PAGE_DEFAULT).clamp(1, ENTRIES_PAGE);
+    let _turn = state.access.turn(&caller).await?;
     let list = state.sets.files(&chat, page.cursor()?, limit).await?;
     Ok(Json(with_urls(&state, &chat, list)))
 }
@@ -165,6 +167,7 @@ async fn versions(
 ) -> Result<Json<VersionList>, Problem> {
     participant(&state, &caller, &chat).await?;
     let limit = page.limit.unwrap_or(ENTRIES_PAGE_DEFAULT).clamp(1, ENTRIES_PAGE);
+    let _turn = state.access.turn(&caller).await?;
     let list = state.sets.versions(&chat, file, page.cursor()?, limit).await?.ok_or(Problem::NotFound)?;
     Ok(Json(with_urls(&state, &chat, list)))
 }
@@ -196,6 +199,7 @@ async fn entries(
 ) -> Result<Json<EntryList>, Problem> {
     participant(&state, &caller, &chat).await?;
     let limit = page.limit.unwrap_or(ENTRIES_PAGE_DEFAULT).clamp(1, ENTRIES_PAGE);
+    let _turn = state.access.turn(&caller).await?;
     let list = state.sets.entries(&chat, &set, page.cursor()?, limit).await?;
     let mut list = list.ok_or(Problem::NotFound)?;
     for entry in &mut list.entries {

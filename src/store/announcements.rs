@@ -3,6 +3,7 @@ use std::sync::Arc;
 use sqlx::{Any, AnyConnection, AssertSqlSafe, Row as _, Transaction};
 use tokio::time::Instant;
 
+use super::hashes::{self, InChat};
 use super::quota::{self, Exceeded, Here, Quota, Weight};
 use super::ranks::{self, Successor};
 use super::versions::{self, Set};
@@ -186,7 +187,15 @@ async fn carry_out(store: &Store, new: &NewAnnouncement) -> Result<(Transaction<
             (id, false)
         }
     };
-    supersede(&mut tx, id, new, (&weight.manifest, &place)).await?;
+    let carried = supersede(&mut tx, id, new, (&weight.manifest, &place)).await?;
+    if let Some(chat) = &chat {
+        let set = InChat { announcement: id, chat, agent: &new.agent, manifest: &weight.manifest };
+        match known {
+            None => hashes::list(&mut tx, &set, carried || new.order.is_some()).await?,
+            Some(_) if carried => hashes::add(&mut tx, &set).await?,
+            Some(_) => {}
+        }
+    }
     if let (Some(chat), true, false) = (&chat, is_finished(new.progress), versioned) {
         let set = Set {
             announcement: id,
@@ -310,24 +319,18 @@ async fn insert(
     .map(drop)
 }
 
-/// Removes the earlier unfinished sets of the same task in the same place.
+/// Removes the earlier unfinished sets of the same task in the same place. Whether it got a place of theirs.
 async fn supersede(
     conn: &mut AnyConnection,
     id: i64,
     new: &NewAnnouncement,
     (manifest, place): (&Sha256, &str),
-) -> Result<(), sqlx::Error> {
-    let Some(task) = &new.task else { return Ok(()) };
+) -> Result<bool, sqlx::Error> {
+    let Some(task) = &new.task else { return Ok(false) };
     let successor = Successor { id, agent: &new.agent, task: task.as_str(), place, manifest: *manifest };
-    ranks::carry(conn, &successor).await?;
-    sqlx::query(SUPERSEDE)
-        .bind(new.agent.as_str())
-        .bind(task.as_str())
-        .bind(id)
-        .bind(place)
-        .execute(conn)
-        .await
-        .map(drop)
+    let carried = ranks::carry(conn, &successor).await?;
+    sqlx::query(SUPERSEDE).bind(new.agent.as_str()).bind(task.as_str()).bind(id).bind(place).execute(conn).await?;
+    Ok(carried)
 }
 
 fn progress(new: &NewAnnouncement) -> Result<(Option<i64>, Option<i64>), sqlx::Error> {

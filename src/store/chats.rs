@@ -2,7 +2,7 @@ use std::collections::{HashMap, HashSet};
 
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
-use super::{Place, Store, StoreError, endpoints, rows, versions};
+use super::{Place, Store, StoreError, endpoints, hashes, rows, versions};
 use crate::protocol::{AgentName, ChatId, Principal};
 
 /// A chat and who takes part in it.
@@ -92,6 +92,7 @@ impl Store {
             let mut tx = store.begin().await?;
             let deleted = sqlx::query("DELETE FROM chats WHERE id = $1").bind(chat.as_str()).execute(&mut *tx).await?;
             versions::forget(&mut tx, &chat).await?;
+            hashes::forget_chat(&mut tx, &chat).await?;
             tx.commit().await?;
             Ok(deleted.rows_affected() > 0)
         })

@@ -2,8 +2,10 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::{fs, io};
 
+use super::dialect::Dialect;
 use super::{Store, StoreError};
 
 /// What has to fit on the database's disk beside it, in bytes.
@@ -46,13 +48,13 @@ fn identity(path: &PathBuf) -> Option<(u64, u64)> {
 }
 
 impl Store {
-    /// Whether the database answers, in bounded time.
+    /// Whether the database answers, in bounded time, however many others ask it.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        self.bounded(async { sqlx::query("SELECT 1").execute(&self.0.reader).await.map(drop) }).await
+        self.bounded(async { sqlx::query("SELECT 1").execute(&self.0.health).await.map(drop) }).await
     }
 
     /// Whether the database takes a row, in bounded time: one that is read-only, whose disk is full or whose file is gone
-    /// still answers.
+    /// still answers. One that is busy taking others' rows takes them.
     pub async fn beat(&self) -> Result<(), StoreError> {
         if let Some(file) = self.0.file.clone() {
             if !file.is_in_place() {
@@ -63,8 +65,14 @@ impl Store {
             room.map_err(|error| StoreError::Unavailable(format!("the database's disk takes nothing: {error}")))?;
         }
         let store = self.clone();
-        self.note(async move {
-            let mut tx = store.begin().await?;
+        let written = self.0.written.load(Ordering::Relaxed);
+        let taken = self.note(async move {
+            // SQLite has one writer, for which this waits with the others.
+            let pool = match store.0.dialect {
+                Dialect::Sqlite => &store.0.writer,
+                Dialect::Postgres => &store.0.health,
+            };
+            let mut tx = pool.begin_with(store.0.dialect.begin()).await?;
             sqlx::query(
                 "INSERT INTO heartbeat (id, at) VALUES (1, $1) ON CONFLICT (id) DO UPDATE SET at = excluded.at",
             )
@@ -72,7 +80,10 @@ impl Store {
             .execute(&mut *tx)
             .await?;
             tx.commit().await
-        })
-        .await
+        });
+        match taken.await {
+            Err(StoreError::Unavailable(_)) if self.0.written.load(Ordering::Relaxed) != written => Ok(()),
+            taken => taken,
+        }
     }
 }

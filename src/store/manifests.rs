@@ -4,7 +4,7 @@ use sqlx::any::AnyArguments;
 use sqlx::query::Query;
 use sqlx::{Any, AnyConnection, AssertSqlSafe, Row as _};
 
-use super::{Store, StoreError, rows};
+use super::{Store, StoreError, hashes, rows};
 use crate::protocol::manifest::TreeEntry;
 use crate::protocol::{Entry, Manifest, Principal, Sha256, Tree};
 
@@ -71,6 +71,7 @@ impl Store {
                 let removed = sqlx::query(sql).bind(&manifest).execute(&mut *tx).await?.rows_affected();
                 if removed > 0 {
                     sqlx::query("DELETE FROM entries WHERE manifest = $1").bind(&manifest).execute(&mut *tx).await?;
+                    hashes::forget_manifest(&mut tx, &manifest).await?;
                 }
                 tx.commit().await?;
                 Ok(removed)

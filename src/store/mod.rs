@@ -21,6 +21,7 @@ mod cursor;
 mod dialect;
 mod endpoints;
 mod error;
+mod hashes;
 mod health;
 mod keys;
 mod links;
@@ -36,9 +37,13 @@ mod ranks;
 mod remembered;
 mod retention;
 mod rows;
+mod search;
 mod sessions;
 mod sets;
 mod target;
+#[cfg(test)]
+#[path = "../../tests/support/db.rs"]
+pub(crate) mod test_database;
 #[cfg(test)]
 mod tests;
 mod versions;
@@ -64,12 +69,13 @@ pub use keys::Continuity;
 pub use links::{LinkAdded, LinkRecord};
 pub use manifests::Held;
 pub use nonces::Nonce;
-pub use offers::{ManifestOffer, Offer, Place, Scope, TaskRule};
+pub use offers::{ManifestOffer, Offer, Place, TaskOffer};
 pub use open::Migrated;
 pub use options::{OpenError, StoreOptions};
 pub use quota::{Amount, Exceeded, Quota, Unbound};
 pub use remembered::{Remembered, weight_of};
 pub use retention::Outdated;
+pub use search::{Scope, TaskRule};
 pub use sessions::{Binding, Session};
 pub use sets::{EntryRecord, SetRecord};
 pub use versions::{FileId, InvalidFileId, VersionRecord};
@@ -96,6 +102,8 @@ struct Inner {
     /// One connection on SQLite, which has one writer; the same pool as `reader` on Postgres.
     writer: AnyPool,
     reader: AnyPool,
+    /// A connection that nobody else waits for: whether the database answers is not whether it has much to do.
+    health: AnyPool,
     /// Turns of writes of many rows, so that small ones never wait for more than a few of them.
     large: Semaphore,
     /// SQLite's only.
@@ -105,6 +113,8 @@ struct Inner {
     clock: Clock,
     tasks: TaskTracker,
     generation: AtomicU64,
+    /// Writes that changed something and were committed.
+    written: AtomicU64,
     withdrawals: AtomicU64,
     revocations: watch::Sender<u64>,
     last_id: AtomicI64,
@@ -141,6 +151,7 @@ impl Store {
         self.0.tasks.wait().await;
         self.0.writer.close().await;
         self.0.reader.close().await;
+        self.0.health.close().await;
     }
 
     /// Runs a query to its end, or to the end of its time.
@@ -172,8 +183,10 @@ impl Store {
         let store = self.clone();
         self.run_to_its_end(async move {
             let outcome = store.bounded(write).await;
+            let is_written = outcome.is_ok();
             if outcome.as_ref().map_or(true, changed) {
                 store.0.generation.fetch_add(1, Ordering::SeqCst);
+                store.0.written.fetch_add(is_written.into(), Ordering::Relaxed);
             }
             outcome
         })

@@ -12,6 +12,9 @@ use super::options::{OpenError, StoreOptions};
 use super::target::Target;
 use super::{Inner, Store};
 
+/// For readiness and the heartbeat, beside the others.
+const HEALTH_CONNECTIONS: u32 = 1;
+
 static MIGRATOR: Migrator = sqlx::migrate!();
 
 impl Store {
@@ -30,6 +33,7 @@ impl Store {
             dialect: target.dialect,
             writer,
             reader,
+            health: target.pool(HEALTH_CONNECTIONS, &options),
             large: Semaphore::new(target.dialect.large_writes()),
             file: target.file.map(DatabaseFile::open),
             operation_timeout: options.operation_timeout,
@@ -37,6 +41,7 @@ impl Store {
             clock: options.clock,
             tasks: TaskTracker::new(),
             generation: AtomicU64::new(0),
+            written: AtomicU64::new(0),
             withdrawals: AtomicU64::new(0),
             revocations: watch::Sender::new(0),
             last_id: AtomicI64::new(0),

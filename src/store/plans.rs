@@ -1,24 +1,29 @@
 //! Every statement that meets a table which grows finds its rows by an index, on both databases.
 
-#[path = "../../tests/support/db.rs"]
-mod db;
-
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::audit::read_search;
-use super::offers::{Search, blob_search, file_search, manifest_search, set_search, version_search};
+use super::search::{
+    Search, blob_search, file_search, hash_tasks, manifest_search, set_search, set_tasks, version_search,
+};
+use super::test_database as db;
 use super::{
     FileId, Outdated, ReadFilter, Scope, Store, StoreOptions, TaskRule, agents, announcements, audit, browsers, chats,
-    endpoints, keys, links, manifests, nonces, quota, ranks, retention, sessions, sets, versions,
+    endpoints, hashes, keys, links, manifests, nonces, quota, ranks, retention, sessions, sets, versions,
 };
 use crate::on_both_databases;
 use crate::protocol::{ChatId, Principal, Sha256};
 use db::TestDatabase;
 
-on_both_databases!(rows_are_found_by_index, repeated_blobs_meet_a_manifest_once);
+on_both_databases!(
+    rows_are_found_by_index,
+    a_blob_that_a_manifest_repeats_is_in_a_chat_once,
+    a_search_by_hash_starts_from_the_searchers_chats,
+    what_is_announced_elsewhere_or_again_is_not_visited,
+);
 
 /// Enough rows that a planner sees the point of an index.
-const ROWS: [&str; 20] = [
+const ROWS: [&str; 22] = [
     "INSERT INTO chats WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 499) \
      SELECT 'c' || i, NULL, 0 FROM n",
     "INSERT INTO participants WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
@@ -39,6 +44,11 @@ const ROWS: [&str; 20] = [
      SELECT i % 8000, i / 8000, 0 FROM n",
     "INSERT INTO manifest_trees WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
      SELECT 'm' || (i % 2000), 'm' || ((i + i / 2000) % 2000) FROM n",
+    "INSERT INTO chat_hashes SELECT a.chat, e.sha256, a.manifest, a.agent, e.position, MIN(a.id) FROM announcements a \
+     JOIN entries e ON e.manifest = a.manifest AND e.leads = 1 \
+     GROUP BY a.chat, e.sha256, a.manifest, a.agent, e.position",
+    "INSERT INTO chat_hashes SELECT a.chat, t.manifest, a.manifest, a.agent, -1, MIN(a.id) FROM announcements a \
+     JOIN manifest_trees t ON t.root = a.manifest GROUP BY a.chat, t.manifest, a.manifest, a.agent",
     "INSERT INTO files WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 39999) \
      SELECT i, 'c' || (i % 500), 'agent:' || (i % 700), 'p' || i, 2, 'b' || (i % 1500), 1, 'text/plain', 'file', \
      i % 8000 FROM n",
@@ -113,7 +123,21 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         of(file_search(free, &chat, &hash, "p", 64)),
         of(blob_search(free, None, &hash, TaskRule::Any, 64)),
         of(blob_search(limited, Some(&name), &hash, TaskRule::Is("t"), 64)),
-        of(manifest_search(limited, Some(&name), &hash, TaskRule::None)),
+        of(blob_search(free, Some(&name), &hash, TaskRule::None, 64)),
+        of(manifest_search(limited, Some(&name), &hash, TaskRule::None, 64)),
+        of(manifest_search(free, Some(&name), &hash, TaskRule::Is("t"), 64)),
+        of(hash_tasks(free, Some(&name), &hash, 64)),
+        of(hash_tasks(limited, None, &hash, 64)),
+        of(set_tasks(&chat, &hash, 64)),
+        (hashes::OTHER.to_owned(), vec![text("c1"), text("m1"), text("agent:1"), Value::Number(1)]),
+        (format!("{}{}", hashes::BLOBS, hashes::ANEW), vec![text("c1"), text("m1"), text("agent:1"), Value::Number(1)]),
+        (
+            format!("{}{}", hashes::MANIFESTS, hashes::EARLIER),
+            vec![text("c1"), text("m1"), text("agent:1"), Value::Number(1)],
+        ),
+        (hashes::OF_CHAT.to_owned(), vec![text("c1")]),
+        (hashes::OF_MANIFEST.to_owned(), vec![text("m1")]),
+        (sessions::OF_SESSION.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),
         of(set_search(free, &chat, &hash, 64)),
         (sets::SETS.to_owned(), vec![text("c1"), Value::Number(i64::MAX), Value::Number(100)]),
         (sets::SET.to_owned(), vec![Value::Number(7)]),
@@ -193,7 +217,8 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         let steps = plan(&store, database, &sql, &values).await;
         assert!(!steps.is_empty());
         // SQLite goes through what a part of the statement has found as well.
-        let is_scan = |step: &str| step.starts_with("SCAN") && !step.starts_with("SCAN (subquery");
+        let is_found = |step: &str| ["SCAN (subquery", "SCAN f", "SCAN l"].iter().any(|found| step.starts_with(found));
+        let is_scan = |step: &str| step.starts_with("SCAN") && !is_found(step);
         let scans = |step: &&String| step.contains("Seq Scan") || is_scan(step.trim_start());
         assert_eq!(steps.iter().find(scans), None, "{sql}\n{}", steps.join("\n"));
     }
@@ -202,14 +227,107 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
     assert!(steps.iter().any(|step| step.contains("Seq Scan") || step.contains("SCAN")), "{steps:?}");
 }
 
-async fn repeated_blobs_meet_a_manifest_once(database: &TestDatabase) {
+async fn a_blob_that_a_manifest_repeats_is_in_a_chat_once(database: &TestDatabase) {
     let store = filled(database).await;
-    let sql = "SELECT count(*) FROM entries e JOIN announcements a ON a.manifest = e.manifest \
-               WHERE e.sha256 = 'b7' AND e.leads = 1";
-    let met: i64 = sqlx::query(sql).fetch_one(&store.0.reader).await.unwrap().get(0);
-    let listed = "SELECT count(DISTINCT a.id) FROM entries e JOIN announcements a ON a.manifest = e.manifest \
-                  WHERE e.sha256 = 'b7'";
-    let announcements: i64 = sqlx::query(listed).fetch_one(&store.0.reader).await.unwrap().get(0);
+    let count = async |sql: &str| -> i64 {
+        sqlx::query(AssertSqlSafe(sql.to_owned())).fetch_one(&store.0.reader).await.unwrap().get(0)
+    };
+    let met = count("SELECT count(*) FROM chat_hashes WHERE sha256 = 'b7' AND position >= 0").await;
+    let sets = "SELECT count(*) FROM (SELECT DISTINCT a.chat, a.manifest, a.agent FROM announcements a \
+                JOIN entries e ON e.manifest = a.manifest WHERE e.sha256 = 'b7') s";
     assert!(met > 0);
-    assert_eq!(met, announcements);
+    assert_eq!(met, count(sets).await);
+}
+
+/// A search of hashes by `user:1`, who takes part in chat `c1`, for `hash`, which need not look like one.
+fn searches(hash: &str) -> [(String, Vec<Value>); 5] {
+    let principal: Principal = "user:1".parse().unwrap();
+    let (free, any, name) = (Scope { principal: &principal, chats: None }, Sha256::of(b""), "name1".parse().unwrap());
+    let value = |value: String| text(if value == any.to_hex() { hash.to_owned() } else { value });
+    [
+        blob_search(free, None, &any, TaskRule::Any, 64),
+        blob_search(free, Some(&name), &any, TaskRule::Is("t1"), 64),
+        manifest_search(free, None, &any, TaskRule::Any, 64),
+        manifest_search(free, Some(&name), &any, TaskRule::Is("t1"), 64),
+        hash_tasks(free, None, &any, 64),
+    ]
+    .map(|search| (search.sql, search.values.into_iter().map(value).collect()))
+}
+
+async fn a_search_by_hash_starts_from_the_searchers_chats(database: &TestDatabase) {
+    let store = filled(database).await;
+    for (sql, values) in searches("b7") {
+        let steps = plan(&store, database, &sql, &values).await.join("\n");
+        if database.is_postgres() {
+            let condition = "Index Cond: ((chat = p.chat) AND (sha256 = ";
+            assert!(steps.contains(condition) && steps.contains("participants_by_principal"), "{sql}\n{steps}");
+        } else {
+            let search = "SEARCH h USING";
+            let by = steps.lines().find(|step| step.contains(search)).unwrap_or_default();
+            assert!(by.contains("(chat=? AND sha256=?"), "{sql}\n{steps}");
+            let participants = steps.lines().find(|step| step.contains("SEARCH p ")).unwrap_or_default();
+            assert!(participants.contains("participants_by_principal (principal=?"), "{sql}\n{steps}");
+        }
+        // Nor does it look at what its sets' agents announced in other chats.
+        assert!(!steps.contains("h.chat = chat") && !steps.contains("manifest_trees"), "{sql}\n{steps}");
+    }
+}
+
+/// How many rows a statement visits on Postgres: all that its steps bring or put aside.
+async fn visited(store: &Store, sql: &str, values: &[Value]) -> u64 {
+    let mut query = sqlx::query(AssertSqlSafe(format!("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) {sql}")));
+    for value in values {
+        query = match value {
+            Value::Text(text) => query.bind(text.as_str()),
+            Value::Number(number) => query.bind(*number),
+        };
+    }
+    let number = |line: &str, name: &str| -> Option<f64> {
+        let rest = &line[line.find(name)? + name.len()..];
+        rest.split(|c: char| c != '.' && !c.is_ascii_digit()).next()?.parse().ok()
+    };
+    let steps: Vec<String> =
+        query.fetch_all(&store.0.writer).await.unwrap().iter().map(|step| step.get::<String, _>(0)).collect();
+    let (mut rows, mut loops) = (0.0, 1.0);
+    for step in &steps {
+        if let Some(actual) = number(step, "actual rows=") {
+            loops = number(step, "loops=").unwrap_or(1.0);
+            rows += actual * loops;
+        }
+        rows += number(step, "Rows Removed by Filter: ").map_or(0.0, |removed| removed * loops);
+    }
+    assert!(rows >= 0.0 && steps.iter().any(|step| step.contains("actual rows=")), "{steps:?}");
+    rows as u64
+}
+
+async fn what_is_announced_elsewhere_or_again_is_not_visited(database: &TestDatabase) {
+    // How many rows it visits, SQLite does not tell: there the plan has to do.
+    if !database.is_postgres() {
+        return;
+    }
+    let store = filled(database).await;
+    for sql in [
+        // Listed in every chat but c1, and in c1 again and again under one task after another.
+        "INSERT INTO chat_hashes SELECT chat, 'foreign', manifest, agent, position, since FROM chat_hashes \
+         WHERE chat <> 'c1' AND position >= 0",
+        "INSERT INTO announcements (id, chat, agent, manifest, manifest_size, task_id, created_at, updated_at) \
+         WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) \
+         SELECT 1000000 + i, 'c1', 'agent:1', 'm1', 1, 'u' || i, 0, 0 FROM n",
+        "INSERT INTO entries (manifest, position, path, size, sha256, media_type, kind, leads) \
+         VALUES ('m1', 99, 'own', 1, 'own', 'text/plain', 'file', 1)",
+        "INSERT INTO chat_hashes VALUES ('c1', 'own', 'm1', 'agent:1', 99, 1)",
+        "ANALYZE",
+    ] {
+        sqlx::query(sql).execute(&store.0.writer).await.unwrap();
+    }
+    for ((unknown, foreign), own) in searches("unknown").into_iter().zip(searches("foreign")).zip(searches("own")) {
+        let least = visited(&store, &unknown.0, &unknown.1).await;
+        assert_eq!(visited(&store, &foreign.0, &foreign.1).await, least, "{}", foreign.0);
+        let most = visited(&store, &own.0, &own.1).await;
+        // The tasks themselves are as many as are asked for.
+        assert!(most <= least + 200, "{most} and {least}: {}", own.0);
+    }
+    // The count can tell.
+    let all = visited(&store, "SELECT count(*) FROM chat_hashes WHERE sha256 = $1", &[text("foreign")]).await;
+    assert!(all > 1000, "{all}");
 }

@@ -34,12 +34,12 @@ pub(super) const OF_SET: &str = "SELECT position, sha256, size FROM entries WHER
 /// is said to be of another size now is another claim, and later than those of before.
 ///
 /// The two are put together here and not in SQL: how many rows a manifest has that was just written no database knows,
-/// and planned for a few it looks at every pair of thousands.
-pub(super) async fn carry(conn: &mut AnyConnection, to: &Successor<'_>) -> Result<(), sqlx::Error> {
+/// and planned for a few it looks at every pair of thousands. Whether there were any.
+pub(super) async fn carry(conn: &mut AnyConnection, to: &Successor<'_>) -> Result<bool, sqlx::Error> {
     let query = sqlx::query(OF_PREDECESSORS).persistent(false).bind(to.agent.as_str()).bind(to.task);
     let found = query.bind(to.id).bind(to.place).fetch_all(&mut *conn).await?;
     if found.is_empty() {
-        return Ok(());
+        return Ok(false);
     }
     let mut since: HashMap<(String, i64), i64> = HashMap::with_capacity(found.len());
     for row in &found {
@@ -53,6 +53,7 @@ pub(super) async fn carry(conn: &mut AnyConnection, to: &Successor<'_>) -> Resul
             ranks.push((row.try_get("position")?, *since));
         }
     }
+    let carried = !ranks.is_empty();
     for some in ranks.chunks(ROWS) {
         let sql = format!(
             "INSERT INTO ranks (announcement, position, since) VALUES {} ON CONFLICT (announcement, position) \
@@ -65,5 +66,5 @@ pub(super) async fn carry(conn: &mut AnyConnection, to: &Successor<'_>) -> Resul
         }
         query.execute(&mut *conn).await?;
     }
-    Ok(())
+    Ok(carried)
 }

@@ -1,5 +1,6 @@
 use sqlx::Row as _;
 
+use super::hashes::{self, InChat};
 use super::quota::{self, Exceeded};
 use super::ranks::{self, Successor};
 use super::{Store, StoreError, endpoints, rows, versions};
@@ -111,6 +112,10 @@ pub(super) const SUPERSEDED: &str = "DELETE FROM announcements WHERE agent = $1 
 pub(super) const BIND: &str =
     "UPDATE announcements SET chat = $3 WHERE agent = $1 AND session_id = $2 AND chat IS NULL";
 
+/// What was moved.
+pub(super) const OF_SESSION: &str = "SELECT id, manifest FROM announcements \
+    WHERE agent = $1 AND session_id = $2 AND chat = $3";
+
 /// The finished ones among them, in the order in which they were announced.
 pub(super) const TO_VERSION: &str = "SELECT id, manifest, entries FROM announcements WHERE agent = $1 \
     AND session_id = $2 AND chat = $3 AND versioned = 0 AND COALESCE(done, 0) >= COALESCE(total, 0) ORDER BY id";
@@ -153,6 +158,11 @@ async fn bind_waiting(
     chat: &ChatId,
 ) -> Result<u64, sqlx::Error> {
     let bound = move_waiting(conn, BIND, agent, session, chat).await?;
+    let query = sqlx::query(OF_SESSION).bind(agent.as_str()).bind(session.as_str()).bind(chat.as_str());
+    for row in query.fetch_all(&mut *conn).await? {
+        let (announcement, manifest) = (row.try_get("id")?, rows::parsed(&row, "manifest")?);
+        hashes::add(conn, &InChat { announcement, chat, agent, manifest: &manifest }).await?;
+    }
     let query = sqlx::query(TO_VERSION).bind(agent.as_str()).bind(session.as_str()).bind(chat.as_str());
     for row in query.fetch_all(&mut *conn).await? {
         let set = versions::Set {

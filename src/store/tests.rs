@@ -1,5 +1,7 @@
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::test_database::TestDatabase;
 use super::{Commit, NewAnnouncement, NewSet, Quota, Store, StoreOptions};
 use crate::clock::Clock;
 use crate::protocol::{GrowingTree, Sha256, manifest};
@@ -65,5 +67,21 @@ async fn ids_grow_also_within_a_millisecond_and_when_the_clock_goes_back() {
         let many = store.next_ids(1000);
         assert!(many > last);
         last = many + 999;
+    }
+}
+
+/// Whether the database answers and takes rows is told although all of its connections for requests are taken.
+#[tokio::test]
+async fn load_is_not_an_outage() {
+    for database in [Some(TestDatabase::sqlite()), TestDatabase::postgres().await].into_iter().flatten() {
+        let options = StoreOptions { acquire_timeout: Duration::from_millis(200), ..StoreOptions::default() };
+        let store = Store::open(&database.url, options.clone()).await.unwrap();
+        let mut held = Vec::new();
+        for _ in 0..options.connections {
+            held.push(store.0.reader.acquire().await.unwrap());
+        }
+        assert!(store.chat(&"c1".parse().unwrap()).await.unwrap_err().is_unavailable());
+        store.ping().await.unwrap();
+        store.beat().await.unwrap();
     }
 }
