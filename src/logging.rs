@@ -3,6 +3,7 @@
 use std::io::IsTerminal as _;
 
 use serde::Deserialize;
+use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::{FilterFn, ParseError, filter_fn};
@@ -26,13 +27,23 @@ pub enum LoggingError {
     /// The directives are not understood.
     #[error("a log level is error, warn, info, debug, trace, or directives such as info,sluice=debug: {0}")]
     Level(#[from] ParseError),
+    /// A word is no level.
+    #[error("a log level is error, warn, info, debug, trace, or directives such as info,sluice=debug: {0:?} is none")]
+    Word(String),
     /// Another subscriber is in place already.
     #[error("logging is set up twice")]
     Twice,
 }
 
-/// Parses a level or a list of `tracing` directives.
+/// Parses a level or a list of `tracing` directives. A word that is no level is refused: as the name of a module, which
+/// it would be for `tracing`, it would turn everything else off.
 pub fn filter(level: &str) -> Result<EnvFilter, LoggingError> {
+    // No word at all is a level for `tracing`.
+    let is_level = |word: &str| !word.is_empty() && word.parse::<LevelFilter>().is_ok();
+    let words = || level.split(',').map(str::trim);
+    if let Some(word) = words().find(|word| !word.contains(['=', '[']) && !is_level(word)) {
+        return Err(LoggingError::Word(word.to_owned()));
+    }
     Ok(EnvFilter::builder().parse(level)?)
 }
 

@@ -84,6 +84,9 @@ pub enum TokenCommandError {
     /// `--principal` stands for everyone.
     #[error("a reader is user:<id> or agent:<id>, and * is nobody (set --principal)")]
     Everyone,
+    /// It would be over before it began.
+    #[error("a token is good for some time (set --ttl to more than 0s)")]
+    NoTime,
     /// The token would be refused for its length.
     #[error("the token would be longer than 8 KiB (name fewer chats)")]
     TooLong,
@@ -119,6 +122,9 @@ pub fn mint(args: TokenArgs, clock: &Clock) -> Result<Minted, TokenCommandError>
         }
         Holder::Operator { common } => (Identity::Operator, common),
     };
+    if common.ttl.get().is_zero() {
+        return Err(TokenCommandError::NoTime);
+    }
     let secret = Settings::load(common.config)?.token_secret_file;
     let is_new = !secret.exists();
     let token = Tokens::open(&secret)?.issue(&identity, common.ttl.get(), clock)?;
