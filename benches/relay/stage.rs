@@ -133,33 +133,41 @@ impl Nginx {
     }
 }
 
-/// A gateway as `sluice serve` starts it, with its defaults, but that it keeps no bytes: what is measured is the relay.
+/// A gateway as `sluice serve` starts it, with its defaults.
 #[derive(Debug)]
 pub struct Gateway {
     /// Its process.
     pub process: Process,
     /// Where agents and readers find it.
     pub address: SocketAddr,
+    /// Where its metrics are.
+    operators: SocketAddr,
     sluice: Sluice,
     /// What a reader shows.
     pub reader_token: String,
 }
 
 impl Gateway {
-    /// Starts a gateway with a chat, in a folder named after the row.
+    /// Starts a gateway with a chat, in a folder named after the row. It keeps no bytes: what is measured is the relay.
     pub fn start(place: &Place, row: &str) -> anyhow::Result<Self> {
+        Self::with_cache(place, row, "0")
+    }
+
+    /// The same with a cache of this size.
+    pub fn with_cache(place: &Place, row: &str, size: &str) -> anyhow::Result<Self> {
         let dir = place.dir.join(row);
         fs::create_dir_all(&dir)?;
         let sluice = Sluice { program: place.sluice.clone(), dir };
         let mut command = sluice.command(&["serve", "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"]);
-        command.args(["--log-format", "json"]).env("SLUICE_CACHE_SIZE", "0");
+        command.args(["--log-format", "json"]).env("SLUICE_CACHE_SIZE", size);
         let mut process = Process::start(&mut command, sluice.dir.join("gateway.log"))?;
-        let address = process.await_line(READY, |line| {
+        let (address, operators) = process.await_line(READY, |line| {
             let line: serde_json::Value = serde_json::from_str(line).ok()?;
-            line.get("listen")?.as_str()?.parse().ok()
+            let address = |name| line.get(name)?.as_str()?.parse().ok();
+            Some((address("listen")?, address("ops_listen")?))
         })?;
         let reader_token = sluice.token(&["reader", "--principal", READER])?;
-        let gateway = Self { process, address, sluice, reader_token };
+        let gateway = Self { process, address, operators, sluice, reader_token };
         gateway.operate("PUT", &format!("/v1/chats/{CHAT}"), &format!("{{\"participants\":[\"{READER}\"]}}"))?;
         Ok(gateway)
     }
@@ -184,6 +192,17 @@ impl Gateway {
     /// A reader's connection.
     pub fn connect(&self) -> anyhow::Result<Connection> {
         Connection::open(self.address, Some(&self.reader_token))
+    }
+
+    /// Bytes that came from agents so far.
+    pub fn received_bytes(&self) -> anyhow::Result<f64> {
+        let mut connection = Connection::open(self.operators, None)?;
+        connection.get("/metrics", None)?;
+        let mut metrics = Vec::new();
+        connection.drain(|bytes| metrics.extend_from_slice(bytes))?;
+        let metrics = String::from_utf8_lossy(&metrics);
+        let received = metrics.lines().find_map(|line| line.strip_prefix("sluice_received_bytes_total "));
+        received.context("there is no such metric")?.parse().context("a metric that is no number")
     }
 
     fn operate(&self, method: &str, path: &str, body: &str) -> anyhow::Result<()> {

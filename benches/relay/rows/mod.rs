@@ -1,7 +1,9 @@
 //! The rows. Each has processes of its own, so that none sees what another left behind.
 
+mod cached;
 mod cuts;
 mod first_byte;
+mod many_readers;
 mod one_reader;
 mod slow_readers;
 mod stopped_readers;
@@ -18,8 +20,10 @@ pub struct Row {
 }
 
 /// All of them, in the order of the table.
-pub const ALL: [Row; 5] = [
+pub const ALL: [Row; 7] = [
     Row { name: "one-reader", measure: one_reader::measure },
+    Row { name: "cached", measure: cached::measure },
+    Row { name: "many-readers", measure: many_readers::measure },
     Row { name: "slow-readers", measure: slow_readers::measure },
     Row { name: "stopped-readers", measure: stopped_readers::measure },
     Row { name: "first-byte", measure: first_byte::measure },

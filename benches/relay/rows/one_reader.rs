@@ -1,5 +1,6 @@
 //! One reader takes the whole file, verified, as fast as it can; the same reader takes it from nginx.
 
+use std::process::Command;
 use std::time::Instant;
 
 use anyhow::ensure;
@@ -12,7 +13,7 @@ use crate::stage::{Gateway, Nginx, Place};
 
 /// What one download took.
 #[derive(Debug, Default)]
-struct Costs {
+pub(super) struct Costs {
     speed: Vec<f64>,
     server: Vec<f64>,
     agent: Vec<f64>,
@@ -35,21 +36,59 @@ pub(super) fn measure(place: &Place) -> anyhow::Result<Vec<Figure>> {
         }
         ours.download(gateway.connect()?, &agent.path, &gateway.process, Some(&agent.process))?;
     }
-    let mut figures = Vec::new();
-    let beside = |what, ours: &[f64], theirs: &[f64], unit| match theirs {
-        [] => Figure::value(what, median(ours), unit),
-        _ => Figure::ratio(what, median(ours), median(theirs), unit),
-    };
-    let speed = beside("one reader, verified, beside nginx", &ours.speed, &theirs.speed, "MiB/s");
-    figures.push(if nginx.is_some() { speed.at_least(0.55) } else { speed });
-    figures.push(beside("server's CPU", &ours.server, &theirs.server, "s/GiB"));
-    figures.push(Figure::value("agent's CPU", median(&ours.agent), "s/GiB"));
-    figures.push(beside("reader's CPU", &ours.reader, &theirs.reader, "s/GiB"));
+    let mut figures = report("one reader, verified, beside nginx", 0.55, &ours, &theirs);
+    if Command::new(CURL).arg("--version").output().is_ok() {
+        figures.push(by_curl(place, &gateway, &agent.path, nginx.as_ref())?);
+    }
     Ok(figures)
 }
 
+/// What people download with.
+const CURL: &str = "curl";
+
+/// The same with curl, which costs more than the least that a reader can.
+fn by_curl(place: &Place, gateway: &Gateway, path: &str, nginx: Option<&Nginx>) -> anyhow::Result<Figure> {
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let download = |address, path: &str, token: &str| -> anyhow::Result<f64> {
+        let mut curl = Command::new(CURL);
+        curl.args(["-sf", "-o", "/dev/null", "-w", "%{speed_download}", "-H"])
+            .arg(format!("authorization: Bearer {token}"));
+        let done = curl.arg(format!("http://{address}{path}")).output()?;
+        ensure!(done.status.success(), "curl ended with {}", done.status);
+        Ok(String::from_utf8_lossy(&done.stdout).trim().parse::<f64>()? / MIB)
+    };
+    for pair in 0..=place.pick(5, 3) {
+        let nginx = nginx.map(|nginx| download(nginx.address, Nginx::PATH, "")).transpose()?;
+        let sluice = download(gateway.address, path, &gateway.reader_token)?;
+        if pair > 0 {
+            ours.push(sluice);
+            theirs.extend(nginx);
+        }
+    }
+    let figure = beside("the same by curl", &ours, &theirs, "MiB/s");
+    Ok(if theirs.is_empty() { figure } else { figure.at_least(0.55) })
+}
+
+fn beside(what: &'static str, ours: &[f64], theirs: &[f64], unit: &'static str) -> Figure {
+    match theirs {
+        [] => Figure::value(what, median(ours), unit),
+        _ => Figure::ratio(what, median(ours), median(theirs), unit),
+    }
+}
+
+/// What the downloads cost, and how fast they were beside nginx's.
+pub(super) fn report(what: &'static str, goal: f64, ours: &Costs, theirs: &Costs) -> Vec<Figure> {
+    let speed = beside(what, &ours.speed, &theirs.speed, "MiB/s");
+    vec![
+        if theirs.speed.is_empty() { speed } else { speed.at_least(goal) },
+        beside("server's CPU", &ours.server, &theirs.server, "s/GiB"),
+        Figure::value("agent's CPU", median(&ours.agent), "s/GiB"),
+        beside("reader's CPU", &ours.reader, &theirs.reader, "s/GiB"),
+    ]
+}
+
 impl Costs {
-    fn download(
+    pub(super) fn download(
         &mut self,
         mut reader: Connection,
         path: &str,
