@@ -17,6 +17,7 @@
 //! - [`clock`], [`metrics`], [`net`]: the time; what an operator can count; what sockets and TLS have in common
 //! - [`store`], [`outbound`]: everything that outlives the process, and all SQL; the one client for the gateway's own
 //!   fetches
+//! - [`content`]: bytes at rest, by their hash
 //! - [`identity`]: who is calling
 //! - [`events`]: what happens in a chat, told while it happens
 //! - [`access`]: who may read what
@@ -42,6 +43,8 @@ pub mod net;
 
 pub mod outbound;
 pub mod store;
+
+pub mod content;
 
 pub mod identity;
 

@@ -68,6 +68,21 @@ pub struct Metrics {
     pub events_dropped: IntCounter,
     /// HTTP requests answered, by `route` and `status`.
     pub requests: IntCounterVec,
+    /// Objects looked for in the cache, by `outcome`: `found`, `absent`, or `not_served` by an agent that would count.
+    pub cache_lookups: IntCounterVec,
+    /// Objects begun to be written to the cache, by `outcome`: `kept`, `dropped` unfinished, `slow` or `failed` where the
+    /// disk was.
+    pub cache_writes: IntCounterVec,
+    /// Bytes read from the cache.
+    pub cache_read_bytes: IntCounter,
+    /// Bytes that the cache's objects count for.
+    pub cache_bytes: IntGauge,
+    /// Objects in the cache.
+    pub cache_objects: IntGauge,
+    /// Objects removed from the cache to make room.
+    pub cache_evicted: IntCounter,
+    /// Files of the cache that did not have their hash any more.
+    pub cache_spoilt: IntCounter,
     /// 1 while the database answers and takes what is written.
     pub database_up: IntGauge,
 }
@@ -122,6 +137,18 @@ impl Metrics {
             event_subscribers: gauge(&r, "sluice_event_subscribers", "Readers of chats' events.")?,
             events_dropped: counter(&r, "sluice_events_dropped_total", "Events that readers were too slow for.")?,
             requests: counters(&r, "sluice_http_requests_total", "HTTP requests answered.", &["route", "status"])?,
+            cache_lookups: counters(
+                &r,
+                "sluice_cache_lookups_total",
+                "Objects looked for in the cache.",
+                &["outcome"],
+            )?,
+            cache_writes: counters(&r, "sluice_cache_writes_total", "Objects written to the cache.", &["outcome"])?,
+            cache_read_bytes: counter(&r, "sluice_cache_read_bytes_total", "Bytes read from the cache.")?,
+            cache_bytes: gauge(&r, "sluice_cache_bytes", "Bytes that the cache's objects count for.")?,
+            cache_objects: gauge(&r, "sluice_cache_objects", "Objects in the cache.")?,
+            cache_evicted: counter(&r, "sluice_cache_evicted_total", "Objects removed from the cache to make room.")?,
+            cache_spoilt: counter(&r, "sluice_cache_spoilt_total", "Files of the cache that lost their hash.")?,
             database_up: gauge(&r, "sluice_database_up", "1 while the database answers and takes what is written.")?,
             registry: r,
         };

@@ -239,7 +239,8 @@ fn what_is_kept_is_for_its_owner_alone() {
         assert_eq!(mode(&data), 0o700, "{command:?}");
         for kept in std::fs::read_dir(&data).unwrap() {
             let kept = kept.unwrap().path();
-            assert_eq!(mode(&kept), 0o600, "{command:?}: {}", kept.display());
+            let expected = if kept.is_dir() { 0o700 } else { 0o600 };
+            assert_eq!(mode(&kept), expected, "{command:?}: {}", kept.display());
         }
     }
 }

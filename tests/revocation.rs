@@ -9,7 +9,7 @@ use http::Method;
 use serde_json::json;
 use sluice::store::{Store, StoreOptions};
 use support::db::{self, TestDatabase};
-use support::{Agent, Download, Gateway, SampleSet, bytes, set_file, span};
+use support::{Agent, Download, Gateway, SampleSet, bytes, eventually, set_file, span};
 
 const FRAME: usize = 256 * 1024;
 const REVOKED: &str = "sluice_transfers_ended_total{outcome=\"revoked\"}";
@@ -62,10 +62,10 @@ impl House {
         self.gateway.operate(Method::PUT, &format!("/v1/chats/{chat}/participants/{principal}"), None).await;
     }
 
-    /// Waits until so many transfers have been ended, and says for how long.
+    /// Waits until at least so many transfers have been ended, and says for how long.
     async fn wait_for_revoked(&self, count: usize) -> Duration {
         let begun = Instant::now();
-        self.gateway.wait_for_metric(REVOKED, count as f64).await;
+        eventually(REVOKED, async || (self.gateway.metric(REVOKED) >= count as f64).then_some(())).await;
         begun.elapsed()
     }
 }

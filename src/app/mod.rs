@@ -22,6 +22,7 @@ use crate::agents::{Agents, Gate, Registry, Timing};
 use crate::audit::Audit;
 use crate::clock::Clock;
 use crate::config::{self, PublicUrl, Settings};
+use crate::content::Cache;
 use crate::events::{self, Events};
 use crate::http::limit::Limiter;
 use crate::http::ops::{self, Hosts, Ops, Probe};
@@ -91,6 +92,7 @@ impl Gateway {
         let metrics = Arc::new(Metrics::new().context("cannot register the metrics")?);
         Agents::touch_metrics(&metrics);
         sweep::touch_metrics(&metrics);
+        Cache::touch_metrics(&metrics);
         let public = Listener::bind(settings.listen, "listen").await?;
         let operators = Listener::bind(settings.ops_listen, "ops-listen").await?;
         make_data_dir(&settings.data_dir)?;
@@ -141,8 +143,12 @@ impl Gateway {
         let own = public_url.to_string();
         let locations = Locations::new(&outbound, key.clone(), &own, clock.clone(), metrics.clone());
         let access = Access::new(store.clone(), ACCESS_BYTES);
+        let cache = match settings.cache_size {
+            0 => None,
+            limit => Some(Cache::open(&settings.data_dir.join("cache"), limit, metrics.clone(), tracker.clone())?),
+        };
         let running = (tracker.clone(), cut.clone(), events.clone());
-        let transfers = Transfers::new(Arc::clone(&agents), access.clone(), locations, limits, running);
+        let transfers = Transfers::new(Arc::clone(&agents), access.clone(), (locations, cache), limits, running);
         let reads = Arc::clone(&transfers);
         let fetch: Fetch = Arc::new(move |agent, readable, brought| {
             let transfers = Arc::clone(&reads);
@@ -273,6 +279,7 @@ impl Gateway {
             watch_database(&state, &writable, &draining),
             sweep::run(state.store.clone(), state.clock.clone(), &state.metrics, retention, draining.clone()),
         );
+        state.transfers.close();
         state.store.close().await;
         tracing::info!("stopped");
     }

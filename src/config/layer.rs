@@ -129,6 +129,10 @@ layer! {
     #[arg(long, env = "SLUICE_MEMORY_BUDGET", value_name = "SIZE")]
     memory_budget: Size,
 
+    /// Verified chunks kept on disk under DATA_DIR/cache; 0 turns it off [default: 10GiB]
+    #[arg(long, env = "SLUICE_CACHE_SIZE", value_name = "SIZE")]
+    cache_size: Size,
+
     /// Connections held at once; idle ones make way, or more wait to be accepted [default: 16384]
     #[arg(long, env = "SLUICE_MAX_CONNECTIONS", value_name = "N")]
     max_connections: u32,

@@ -128,6 +128,8 @@ pub struct Settings {
     pub handshake_timeout: Duration,
     /// Credit out over all transfers, in bytes.
     pub memory_budget: u64,
+    /// Bytes of verified chunks kept on disk; 0 where none are.
+    pub cache_size: u64,
     /// Connections held at once.
     pub max_connections: usize,
     /// Of these, from one address; 0 is no limit. None where nobody chose.
@@ -210,12 +212,17 @@ impl Settings {
             ..standard
         };
         let link_ttl = some_time("link-ttl", seconds(layer.link_ttl, 24 * 60 * 60))?;
+        let listen = layer.listen.map_or_else(|| loopback(8080), ListenAddr::get);
+        let ops_listen = layer.ops_listen.map_or_else(|| loopback(9090), ListenAddr::get);
+        if listen == ops_listen && listen.port() != 0 {
+            return Err(refused("ops-listen", "the public and the operator's listener need an address each"));
+        }
         if let Some(level) = &layer.log_level {
             crate::logging::filter(level).map_err(|e| refused("log-level", e.to_string()))?;
         }
         Ok(Self {
-            listen: layer.listen.map_or_else(|| loopback(8080), ListenAddr::get),
-            ops_listen: layer.ops_listen.map_or_else(|| loopback(9090), ListenAddr::get),
+            listen,
+            ops_listen,
             ops_allow_host: allowed_hosts(layer.ops_allow_host.unwrap_or_default())?,
             allow_hosts: Allowed::new(layer.allow_hosts.unwrap_or_default()),
             named_public_url: layer.public_url,
@@ -237,6 +244,7 @@ impl Settings {
             handshake_timeout: some_time("handshake-timeout", seconds(layer.handshake_timeout, 10))?,
             max_transfers: max_transfers(layer.max_transfers, memory_budget)?,
             memory_budget,
+            cache_size: layer.cache_size.map_or(10 << 30, Size::bytes),
             max_connections,
             named_address_connections: layer.address_connections,
             require_task: layer.require_task.unwrap_or(false),

@@ -97,7 +97,12 @@ fn values_that_cannot_work_are_refused_naming_the_setting() {
         (["--max-transfers", "0"], "max-transfers"),
         (["--max-transfers", "2049"], "max-transfers"),
         (["--memory-budget", "1KiB"], "memory-budget"),
+        (["--database-url", "sqlite::memory:"], "database-url"),
+        (["--ops-listen", "127.0.0.1:8080"], "ops-listen"),
         (["--log-level", "sluice=loud"], "log-level"),
+        // The name of a module, for the parser: everything else would be off.
+        (["--log-level", "loud"], "log-level"),
+        (["--log-level", ""], "log-level"),
         (["--token-issuer", "https://issuer.example"], "token-jwks-url"),
         (["--token-jwks-url", "https://issuer.example/keys"], "token-issuer"),
         (["--ops-allow-host", "a:9090"], "ops-allow-host"),

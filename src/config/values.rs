@@ -327,7 +327,9 @@ impl DatabaseUrl {
     /// Whether the text names a kind of database that there is.
     pub fn check(&self) -> Result<(), InvalidValue> {
         let known = ["postgres://", "postgresql://", "sqlite:"];
-        if known.iter().any(|scheme| self.0.len() > scheme.len() && self.0.starts_with(scheme)) {
+        if self.0.starts_with("sqlite:") && self.0.contains(":memory:") {
+            Err(InvalidValue("a SQLite database must be a file: sqlite:///path/to/sluice.db"))
+        } else if known.iter().any(|scheme| self.0.len() > scheme.len() && self.0.starts_with(scheme)) {
             Ok(())
         } else {
             Err(InvalidValue("a database URL starts with postgres:// or sqlite://"))
@@ -475,10 +477,10 @@ mod tests {
 
     #[test]
     fn only_known_databases_are_accepted() {
-        for known in ["postgres://h/d", "postgresql://h/d", "sqlite://x.db", "sqlite::memory:"] {
+        for known in ["postgres://h/d", "postgresql://h/d", "sqlite://x.db", "sqlite:x.db"] {
             assert_eq!(DatabaseUrl::from(known).check(), Ok(()), "{known}");
         }
-        for unknown in ["", "mysql://h/d", "x.db", "postgres://"] {
+        for unknown in ["", "mysql://h/d", "x.db", "postgres://", "sqlite::memory:", "sqlite://:memory:"] {
             assert!(DatabaseUrl::from(unknown).check().is_err(), "{unknown}");
         }
     }

@@ -20,7 +20,7 @@ use crate::identity::Caller;
 use crate::protocol::conditional::{EntityTag, Precondition};
 use crate::protocol::range::Selection;
 use crate::protocol::{ByteRange, Sha256, digest_field, disposition};
-use crate::read::{Coverage, Verifier};
+use crate::read::{Coverage, Promise};
 use crate::transfer::location;
 
 const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
@@ -123,7 +123,7 @@ pub async fn serve(
     } else {
         let coverage = match representation.content {
             Content::Here(_) => Coverage::Full,
-            Content::Remote(readable) => Verifier::new(bytes, size, sha256, readable.chunks).coverage(),
+            Content::Remote(readable) => Promise::new(bytes, size, readable.chunks.as_deref()).coverage(),
         };
         (Body::empty(), coverage)
     };

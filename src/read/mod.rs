@@ -6,11 +6,13 @@
 pub mod fairness;
 pub mod plan;
 pub mod progress;
+pub mod promise;
 pub mod verify;
 pub mod window;
 
 pub use fairness::{Fairness, Ticket};
 pub use plan::Plan;
 pub use progress::{Progress, Violation};
-pub use verify::{Coverage, Mismatch, Verifier};
+pub use promise::{Coverage, Object, Promise, object_at};
+pub use verify::{Mismatch, Released, Verifier};
 pub use window::Window;

@@ -5,18 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::promise::{Object, object_at};
 use crate::protocol::{ByteRange, Chunks, Hasher, Sha256};
-
-/// How much of a range is checked before its response can complete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Coverage {
-    /// Every byte.
-    Full,
-    /// Every byte but those of the partial chunks at the ends of the range.
-    Chunks,
-    /// No byte.
-    None,
-}
 
 /// Bytes whose hash is not the announced one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +15,19 @@ pub struct Mismatch {
     pub span: ByteRange,
     /// Whether bytes of it had been released before it was complete.
     pub released: bool,
+}
+
+/// Bytes that may be released.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Released {
+    /// Where in the blob they begin.
+    pub start: u64,
+    /// The bytes.
+    pub bytes: Bytes,
+    /// What they are hashed with; absent where nothing vouches for them.
+    pub object: Option<Object>,
+    /// The object is complete with them, and its hash is right.
+    pub verified: bool,
 }
 
 /// Checks the bytes of one range, in order, across reads, cuts and sources. No byte is hashed twice.
@@ -47,8 +50,7 @@ enum Scheme {
 
 #[derive(Debug)]
 struct Span {
-    range: ByteRange,
-    expected: Sha256,
+    object: Object,
     hasher: Hasher,
 }
 
@@ -67,26 +69,6 @@ impl Verifier {
         verifier
     }
 
-    /// How much of the range this verifier checks.
-    pub fn coverage(&self) -> Coverage {
-        match &self.scheme {
-            Scheme::Whole(_) => Coverage::Full,
-            Scheme::Nothing => Coverage::None,
-            Scheme::Chunks(chunks) => {
-                let starts_whole = self.range.start.is_multiple_of(chunks.chunk_size);
-                let ends_whole = self.range.end == self.size || self.range.end.is_multiple_of(chunks.chunk_size);
-                let first_boundary = self.range.start.next_multiple_of(chunks.chunk_size);
-                let holds_a_chunk = first_boundary.saturating_add(chunks.chunk_size).min(self.size) <= self.range.end
-                    && first_boundary < self.range.end;
-                match (starts_whole && ends_whole, holds_a_chunk) {
-                    (true, _) => Coverage::Full,
-                    (false, true) => Coverage::Chunks,
-                    (false, false) => Coverage::None,
-                }
-            }
-        }
-    }
-
     /// The first byte that has not been taken in.
     pub fn position(&self) -> u64 {
         self.position
@@ -94,31 +76,33 @@ impl Verifier {
 
     /// Where the span that `position` lies in begins, if its bytes are being hashed.
     pub fn span_start(&self) -> Option<u64> {
-        self.current.as_ref().map(|span| span.range.start)
+        self.current.as_ref().map(|span| span.object.range.start)
     }
 
     /// Takes in the bytes at [`position`](Self::position) and hands those that may be released to `release`.
-    pub fn accept(&mut self, mut bytes: Bytes, mut release: impl FnMut(Bytes)) -> Result<(), Mismatch> {
+    pub fn accept(&mut self, mut bytes: Bytes, mut release: impl FnMut(Released)) -> Result<(), Mismatch> {
         while !bytes.is_empty() {
+            let start = self.position;
             let Some(span) = &mut self.current else {
                 let until = self.next_span_start().min(self.range.end);
-                let piece = split_up_to(&mut bytes, until - self.position);
+                let piece = split_up_to(&mut bytes, until - start);
                 self.position += piece.len() as u64;
                 self.current = self.span_at(self.position);
-                release(piece);
+                release(Released { start, bytes: piece, object: None, verified: false });
                 continue;
             };
-            let piece = split_up_to(&mut bytes, span.range.end - self.position);
-            let piece_start = self.position;
+            let object = span.object;
+            let piece = split_up_to(&mut bytes, object.range.end - start);
             span.hasher.update(&piece);
             self.position += piece.len() as u64;
-            if self.position == span.range.end {
-                if span.hasher.finish() != span.expected {
-                    return Err(Mismatch { span: span.range, released: piece_start > span.range.start });
+            let verified = self.position == object.range.end;
+            if verified {
+                if span.hasher.finish() != object.sha256 {
+                    return Err(Mismatch { span: object.range, released: start > object.range.start });
                 }
                 self.current = self.span_at(self.position);
             }
-            release(piece);
+            release(Released { start, bytes: piece, object: Some(object), verified });
         }
         Ok(())
     }
@@ -130,22 +114,14 @@ impl Verifier {
     }
 
     fn span_at(&self, position: u64) -> Option<Span> {
-        if position >= self.range.end {
-            return None;
-        }
-        let (range, expected) = match &self.scheme {
-            Scheme::Whole(sha256) => (self.range, *sha256),
+        let object = match &self.scheme {
             Scheme::Nothing => return None,
-            Scheme::Chunks(chunks) => {
-                let index = position / chunks.chunk_size;
-                let start = index * chunks.chunk_size;
-                let range = ByteRange { start, end: start.saturating_add(chunks.chunk_size).min(self.size) };
-                // The strict reader holds the list against the size; a position past it is simply not checked.
-                (range, *chunks.hashes.get(usize::try_from(index).ok()?)?)
-            }
+            Scheme::Whole(sha256) => object_at(position, (self.size, *sha256), None),
+            Scheme::Chunks(chunks) => object_at(position, (self.size, Sha256([0; 32])), Some(chunks)),
         };
-        let whole = range.start == position && range.end <= self.range.end;
-        whole.then(|| Span { range, expected, hasher: Hasher::default() })
+        let object = object.filter(|_| position < self.range.end)?;
+        let whole = object.range.start == position && object.range.end <= self.range.end;
+        whole.then(|| Span { object, hasher: Hasher::default() })
     }
 
     fn next_span_start(&self) -> u64 {
@@ -174,33 +150,14 @@ mod tests {
         (bytes, sha256, Arc::new(Chunks { chunk_size: 8, hashes }))
     }
 
-    fn coverage(start: u64, end: u64, size: usize, chunked: bool) -> Coverage {
-        let (_, sha256, chunks) = blob(size);
-        Verifier::new(ByteRange { start, end }, size as u64, sha256, chunked.then_some(chunks)).coverage()
-    }
-
-    #[test]
-    fn coverage_follows_the_range() {
-        assert_eq!(coverage(0, 30, 30, true), Coverage::Full);
-        assert_eq!(coverage(8, 24, 30, true), Coverage::Full);
-        assert_eq!(coverage(24, 30, 30, true), Coverage::Full);
-        assert_eq!(coverage(3, 30, 30, true), Coverage::Chunks);
-        assert_eq!(coverage(0, 20, 30, true), Coverage::Chunks);
-        assert_eq!(coverage(3, 7, 30, true), Coverage::None);
-        assert_eq!(coverage(3, 15, 30, true), Coverage::None);
-        assert_eq!(coverage(25, 30, 30, true), Coverage::None);
-        assert_eq!(coverage(0, 30, 30, false), Coverage::Full);
-        assert_eq!(coverage(0, 29, 30, false), Coverage::None);
-    }
-
     #[test]
     fn a_whole_file_mismatch_holds_back_the_last_piece() {
         let (bytes, _, _) = blob(20);
         let range = ByteRange { start: 0, end: 20 };
         let mut verifier = Verifier::new(range, 20, Sha256::of(b"other"), None);
         let mut released = Vec::new();
-        assert_eq!(verifier.accept(bytes.slice(..15), |piece| released.extend_from_slice(&piece)), Ok(()));
-        let result = verifier.accept(bytes.slice(15..), |piece| released.extend_from_slice(&piece));
+        assert_eq!(verifier.accept(bytes.slice(..15), |piece| released.extend_from_slice(&piece.bytes)), Ok(()));
+        let result = verifier.accept(bytes.slice(15..), |piece| released.extend_from_slice(&piece.bytes));
         assert_eq!(result, Err(Mismatch { span: range, released: true }));
         assert_eq!(released.len(), 15);
     }
@@ -212,10 +169,10 @@ mod tests {
         let mut released = Vec::new();
         let mut lie = bytes.to_vec();
         lie[9] ^= 1;
-        let mismatch = verifier.accept(Bytes::from(lie), |piece| released.extend_from_slice(&piece)).unwrap_err();
+        let mismatch = verifier.accept(Bytes::from(lie), |piece| released.extend_from_slice(&piece.bytes)).unwrap_err();
         assert_eq!(mismatch, Mismatch { span: ByteRange { start: 8, end: 16 }, released: false });
         verifier.retry(mismatch.span);
-        assert_eq!(verifier.accept(bytes.slice(8..), |piece| released.extend_from_slice(&piece)), Ok(()));
+        assert_eq!(verifier.accept(bytes.slice(8..), |piece| released.extend_from_slice(&piece.bytes)), Ok(()));
         assert_eq!(released, bytes);
     }
 
@@ -236,7 +193,7 @@ mod tests {
             for frame in frames.iter().cycle() {
                 if position == end { break }
                 let until = (position + frame).min(end);
-                let result = verifier.accept(bytes.slice(position..until), |piece| released.extend_from_slice(&piece));
+                let result = verifier.accept(bytes.slice(position..until), |piece| released.extend_from_slice(&piece.bytes));
                 prop_assert_eq!(result, Ok(()));
                 position = until;
                 prop_assert_eq!(verifier.position(), position as u64);
@@ -264,7 +221,7 @@ mod tests {
             for frame in frames.iter().cycle() {
                 if position == size { break }
                 let until = (position + frame).min(size);
-                match verifier.accept(lie.slice(position..until), |piece| released += piece.len()) {
+                match verifier.accept(lie.slice(position..until), |piece| released += piece.bytes.len()) {
                     Ok(()) => position = until,
                     Err(mismatch) => { caught = Some(mismatch); break }
                 }

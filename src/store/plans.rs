@@ -217,7 +217,8 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         let steps = plan(&store, database, &sql, &values).await;
         assert!(!steps.is_empty());
         // SQLite goes through what a part of the statement has found as well.
-        let is_found = |step: &str| ["SCAN (subquery", "SCAN f", "SCAN l"].iter().any(|found| step.starts_with(found));
+        let is_found =
+            |step: &str| ["SCAN (subquery", "SCAN hits", "SCAN chosen"].iter().any(|found| step.starts_with(found));
         let is_scan = |step: &str| step.starts_with("SCAN") && !is_found(step);
         let scans = |step: &&String| step.contains("Seq Scan") || is_scan(step.trim_start());
         assert_eq!(steps.iter().find(scans), None, "{sql}\n{}", steps.join("\n"));

@@ -45,29 +45,29 @@ const EARLIEST: &str = "(SELECT MIN(b.id) FROM announcements b \
 /// What is known of an offer once it has been chosen.
 const COLUMNS: &str = "a.agent, a.chat, (SELECT c.created_at FROM chats c WHERE c.id = a.chat) AS made_at, \
     a.expires_at, a.manifest, a.locations AS own_locations, m.producer_task, \
-    COALESCE(o.locations, m.locations) AS set_locations, l.position, l.list, l.fails, l.others, l.contested, \
+    COALESCE(o.locations, m.locations) AS set_locations, chosen.position, chosen.list, chosen.fails, chosen.others, chosen.contested, \
     e.sha256, e.locations";
 /// As the entry says.
 const ENTRY: &str = "e.path, e.size, e.media_type, e.kind";
 /// As the version says, which has the same bytes.
-const VERSION: &str = "l.path, e.size, l.media_type, l.kind";
+const VERSION: &str = "chosen.path, e.size, chosen.media_type, chosen.kind";
 /// From the chosen ones to the rest. The nested manifest that an entry stands in has the entry's locations.
-const REST: &str = "JOIN announcements a ON a.id = l.earliest JOIN manifests m ON m.sha256 = a.manifest \
-    JOIN entries e ON e.manifest = a.manifest AND e.position = l.position \
-    LEFT JOIN manifests o ON o.sha256 = e.owner ORDER BY l.others, l.fails, l.since, l.earliest";
+const REST: &str = "JOIN announcements a ON a.id = chosen.earliest JOIN manifests m ON m.sha256 = a.manifest \
+    JOIN entries e ON e.manifest = a.manifest AND e.position = chosen.position \
+    LEFT JOIN manifests o ON o.sha256 = e.owner ORDER BY chosen.others, chosen.fails, chosen.since, chosen.earliest";
 
 /// The same for manifests. Their rows are met only then: a hash that is some manifest's costs no more than any other.
 const MANIFEST: &str = "a.agent, a.chat, (SELECT c.created_at FROM chats c WHERE c.id = a.chat) AS made_at, \
-    a.manifest, m.producer_task, k.size, l.others, l.fails";
-const MANIFEST_REST: &str = "JOIN announcements a ON a.id = l.earliest JOIN manifests m ON m.sha256 = a.manifest \
-    JOIN manifests k ON k.sha256 = l.sha256 ORDER BY l.others, l.fails, l.since, l.earliest";
+    a.manifest, m.producer_task, k.size, chosen.others, chosen.fails";
+const MANIFEST_REST: &str = "JOIN announcements a ON a.id = chosen.earliest JOIN manifests m ON m.sha256 = a.manifest \
+    JOIN manifests k ON k.sha256 = chosen.sha256 ORDER BY chosen.others, chosen.fails, chosen.since, chosen.earliest";
 
 /// The first of those found: narrow rows, so that as many as there are can be put in order.
 fn chosen(found: &str, limit: u32) -> String {
     format!(
-        "SELECT f.*, CAST(CASE WHEN MIN(f.size) OVER () <> MAX(f.size) OVER () \
-         OR MIN(f.list) OVER () <> MAX(f.list) OVER () THEN 1 ELSE 0 END AS BIGINT) AS contested \
-         FROM ({found}) f WHERE f.earliest IS NOT NULL ORDER BY f.others, f.fails, f.since, f.earliest LIMIT {limit}"
+        "SELECT hits.*, CAST(CASE WHEN MIN(hits.size) OVER () <> MAX(hits.size) OVER () \
+         OR MIN(hits.list) OVER () <> MAX(hits.list) OVER () THEN 1 ELSE 0 END AS BIGINT) AS contested \
+         FROM ({found}) hits WHERE hits.earliest IS NOT NULL ORDER BY hits.others, hits.fails, hits.since, hits.earliest LIMIT {limit}"
     )
 }
 
@@ -146,7 +146,7 @@ pub(super) fn file_search(scope: Scope<'_>, chat: &ChatId, manifest: &Sha256, pa
          FROM entries e JOIN chat_hashes h ON h.chat = {chat} AND h.sha256 = e.sha256 AND h.manifest = e.manifest \
          WHERE e.manifest = {manifest} AND e.path = {path} AND h.position >= 0 AND {within}"
     );
-    search.sql = format!("SELECT {COLUMNS}, {ENTRY} FROM ({}) l {REST}", chosen(&found, limit));
+    search.sql = format!("SELECT {COLUMNS}, {ENTRY} FROM ({}) chosen {REST}", chosen(&found, limit));
     search
 }
 
@@ -169,7 +169,7 @@ pub(super) fn blob_search(
          FROM chat_hashes h JOIN entries e ON e.manifest = h.manifest AND e.position = h.position {table} \
          WHERE h.sha256 = {blob} AND h.position >= 0 AND {within}"
     );
-    search.sql = format!("SELECT {COLUMNS}, {ENTRY} FROM ({}) l {REST}", chosen(&found, limit));
+    search.sql = format!("SELECT {COLUMNS}, {ENTRY} FROM ({}) chosen {REST}", chosen(&found, limit));
     search
 }
 
@@ -188,7 +188,7 @@ pub(super) fn version_search(scope: Scope<'_>, chat: &ChatId, (file, version): (
          JOIN entries e ON e.manifest = h.manifest AND e.position = h.position AND e.size = v.size \
          WHERE f.id = CAST({file} AS BIGINT) AND f.chat = {chat} AND {within}"
     );
-    search.sql = format!("SELECT {COLUMNS}, {VERSION} FROM ({}) l {REST}", chosen(&found, limit));
+    search.sql = format!("SELECT {COLUMNS}, {VERSION} FROM ({}) chosen {REST}", chosen(&found, limit));
     search
 }
 
@@ -201,7 +201,7 @@ pub(super) fn set_search(scope: Scope<'_>, chat: &ChatId, manifest: &Sha256, lim
         "SELECT h.sha256, h.since, 0 AS size, {NO} AS others, {NO} AS fails, '' AS list, {EARLIEST} FROM chat_hashes h \
          WHERE h.chat = {chat} AND h.sha256 = {manifest} AND h.manifest = h.sha256 AND h.position = -1 AND {within}"
     );
-    search.sql = format!("SELECT {MANIFEST} FROM ({}) l {MANIFEST_REST}", chosen(&found, limit));
+    search.sql = format!("SELECT {MANIFEST} FROM ({}) chosen {MANIFEST_REST}", chosen(&found, limit));
     search
 }
 
@@ -223,7 +223,7 @@ pub(super) fn manifest_search(
          FROM chat_hashes h {table} \
          WHERE h.sha256 = {manifest} AND h.position = -1 AND {within}"
     );
-    search.sql = format!("SELECT {MANIFEST} FROM ({}) l {MANIFEST_REST}", chosen(&found, limit));
+    search.sql = format!("SELECT {MANIFEST} FROM ({}) chosen {MANIFEST_REST}", chosen(&found, limit));
     search
 }
 

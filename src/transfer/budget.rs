@@ -12,8 +12,8 @@ const FRAME_COST: u64 = DATA_PAYLOAD as u64 + 64 * 1024;
 /// The least that one reader may have running, where so many may run at all.
 const READER_SHARE: usize = 32;
 
-/// Admits transfers and lends them frames. One frame of every admitted transfer is always its own, so that each moves
-/// on however little is left.
+/// Admits transfers and lends feeds frames. One frame of every admitted transfer is always its own, so that each moves on
+/// however little is left; a feed has at least the one of a transfer that rides on it.
 #[derive(Debug)]
 pub struct Budget {
     transfers: AtomicUsize,
@@ -22,7 +22,13 @@ pub struct Budget {
     shared_total: usize,
 }
 
-/// One transfer's part of the budget, given back when dropped.
+/// A transfer's place, given back when dropped.
+#[derive(Debug)]
+pub struct Admission {
+    budget: Arc<Budget>,
+}
+
+/// One feed's part of the budget, given back when dropped.
 #[derive(Debug)]
 pub struct Allowance {
     budget: Arc<Budget>,
@@ -49,11 +55,16 @@ impl Budget {
     }
 
     /// Admits a transfer, with one frame.
-    pub fn admit(self: &Arc<Self>) -> Result<Allowance, TransferError> {
+    pub fn admit(self: &Arc<Self>) -> Result<Admission, TransferError> {
         (self.transfers)
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |running| (running < self.limit).then_some(running + 1))
             .map_err(|_| TransferError::TooManyTransfers { limit: self.limit })?;
-        Ok(Allowance { budget: self.clone(), extra: 0 })
+        Ok(Admission { budget: self.clone() })
+    }
+
+    /// The allowance of a feed on which an admitted transfer rides: one frame.
+    pub fn allowance(self: &Arc<Self>) -> Allowance {
+        Allowance { budget: self.clone(), extra: 0 }
     }
 }
 
@@ -81,6 +92,11 @@ impl Allowance {
 impl Drop for Allowance {
     fn drop(&mut self) {
         self.budget.shared.fetch_sub(self.extra, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
         self.budget.transfers.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -92,14 +108,17 @@ mod tests {
     #[test]
     fn every_admitted_transfer_has_a_frame_and_the_rest_is_shared() {
         let budget = Budget::new(10 * FRAME_COST, 4);
-        let mut all: Vec<_> = (0..4).map(|_| budget.admit().unwrap()).collect();
+        let admitted: Vec<_> = (0..4).map(|_| budget.admit().unwrap()).collect();
+        let mut all: Vec<_> = admitted.iter().map(|_| budget.allowance()).collect();
         assert_eq!(budget.admit().err(), Some(TransferError::TooManyTransfers { limit: 4 }));
         assert_eq!(all[0].resize(100), 7, "its own frame and the six that are shared");
         assert_eq!(all[1].resize(2), 1);
         assert_eq!(all[0].resize(3), 3);
         assert_eq!(all[1].resize(9), 5);
         all.clear();
-        assert_eq!(budget.admit().unwrap().resize(7), 7);
+        drop(admitted);
+        assert!(budget.admit().is_ok());
+        assert_eq!(budget.allowance().resize(7), 7);
         assert_eq!(budget.shared.load(Ordering::Relaxed), 0);
     }
 

@@ -1,37 +1,81 @@
-//! One reader's place on a feed.
+//! One reader's place in a blob: on a feed, in the cache, or between them.
 
+use std::io;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::live::{Live, TransferId};
-use super::pipe::Pipe;
+use super::budget::Admission;
+use super::course::Course;
+use super::live::{Live, State, TransferId};
+use super::spool::Given;
+use super::whereabouts::Whereabouts;
 use super::{TransferError, Transfers};
+use crate::access::KeptManifest;
+use crate::content::Stored;
+use crate::protocol::ByteRange;
+use crate::protocol::limits::DATA_PAYLOAD;
 use crate::read::Coverage;
 
 /// The bytes of one reader's range, as they may be released. Dropping it ends the transfer: the last cursor's drop
 /// cancels the read on the agent at once.
 pub struct Cursor {
     transfers: Arc<Transfers>,
-    pipe: Arc<Pipe>,
     live: Arc<Live>,
-    coverage: Coverage,
-    failed: Option<TransferError>,
+    whereabouts: Arc<Whereabouts>,
+    _admission: Admission,
+    wanted: Wanted,
+    from: From,
+    position: u64,
+    /// A piece that came before anybody asked for it.
+    first: Option<Bytes>,
+}
+
+/// What a cursor reads.
+pub(super) enum Wanted {
+    /// A blob.
+    Blob(Course),
+    /// A manifest, which the gateway has. Its hash was compared when it was stored.
+    Manifest(KeptManifest),
+}
+
+/// Where the next bytes come from.
+enum From {
+    /// Not known yet.
+    Nowhere,
+    /// It is looked for in the cache.
+    Looking(BoxFuture<'static, Option<Stored>>),
+    /// The cache: bytes are on their way.
+    Cache(BoxFuture<'static, io::Result<(Stored, Bytes)>>),
+    /// A feed.
+    Feed,
+    /// The store.
+    Store(BoxFuture<'static, Result<Bytes, TransferError>>),
 }
 
 impl Cursor {
-    pub(super) fn new(transfers: Arc<Transfers>, pipe: Arc<Pipe>, live: Arc<Live>) -> Self {
-        Self { transfers, pipe, live, coverage: Coverage::None, failed: None }
+    pub(super) fn new(
+        transfers: Arc<Transfers>,
+        (live, whereabouts, admission): (Arc<Live>, Arc<Whereabouts>, Admission),
+        wanted: Wanted,
+    ) -> Self {
+        let position = live.range.start;
+        Self { transfers, live, whereabouts, _admission: admission, wanted, from: From::Nowhere, position, first: None }
     }
 
-    pub(super) fn set_coverage(&mut self, coverage: Coverage) {
-        self.coverage = coverage;
-    }
-
-    pub(super) fn set_failed(&mut self, error: TransferError) {
-        self.failed = Some(error);
+    /// Waits for the first byte that may be released.
+    pub(super) async fn begin(&mut self) -> Result<(), TransferError> {
+        let first = std::future::poll_fn(|cx| {
+            self.whereabouts.register(cx);
+            self.live.polled();
+            self.whereabouts.failed().map_or_else(|| self.poll_piece(cx), |error| Poll::Ready(Some(Err(error))))
+        });
+        self.first = first.await.transpose()?;
+        Ok(())
     }
 
     /// Which transfer this is.
@@ -46,9 +90,11 @@ impl Cursor {
 
     /// How it would end if it ended now.
     pub fn outcome(&self) -> &'static str {
-        // A connection that was given up for its reader was blocked a little before it took its last piece from here.
-        let ignored = || self.pipe.ignored_for(Instant::now()) >= self.transfers.limits.stall_timeout / 8 * 7;
-        match self.failed.or_else(|| self.pipe.error()) {
+        // A connection that was given up for its reader was blocked a little before, or a little after, it took its last
+        // piece from here.
+        let stalled = self.transfers.limits.stall_timeout / 8 * 7;
+        let ignored = || self.live.ignored_for(Instant::now()).max(self.live.ignored_before()) >= stalled;
+        match self.whereabouts.failed() {
             Some(error) => error.code(),
             None if self.remaining() == 0 => "complete",
             None if self.transfers.cut.is_cancelled() => TransferError::SHUTDOWN,
@@ -59,7 +105,10 @@ impl Cursor {
 
     /// How much of the range is checked before it can complete.
     pub fn coverage(&self) -> Coverage {
-        self.coverage
+        match &self.wanted {
+            Wanted::Blob(course) => course.coverage(),
+            Wanted::Manifest(_) => Coverage::Full,
+        }
     }
 
     /// Bytes still to come.
@@ -67,27 +116,129 @@ impl Cursor {
         self.live.range.len() - self.live.sent()
     }
 
+    /// It cannot be.
+    pub(super) fn fail(&self, error: TransferError) -> TransferError {
+        self.whereabouts.end(error);
+        error
+    }
+
     /// The next bytes; an error after some means that the response must be cut.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, TransferError>>> {
-        if self.remaining() == 0 {
-            return Poll::Ready(None);
-        }
-        let next = self.pipe.poll_next(cx);
-        match &next {
-            Poll::Ready(Some(Ok(piece))) => {
-                self.live.add_sent(piece.len() as u64);
-                self.transfers.metrics.bytes_sent.inc_by(piece.len() as u64);
+        self.whereabouts.register(cx);
+        self.live.polled();
+        let next = match (self.whereabouts.failed(), self.first.take()) {
+            (Some(error), _) => Some(Err(error)),
+            (None, Some(first)) => Some(Ok(first)),
+            (None, None) => {
+                if !matches!(self.from, From::Feed) {
+                    self.live.set_state(State::Reading);
+                }
+                ready!(self.poll_piece(cx))
             }
-            Poll::Ready(Some(Err(error))) => self.failed = Some(*error),
-            Poll::Ready(None) | Poll::Pending => {}
+        };
+        if let Some(Ok(piece)) = &next {
+            self.live.given(piece.len() as u64);
+            if !matches!(self.from, From::Feed) {
+                // A feed says so itself.
+                self.live.set_state(State::WaitingForReader);
+            }
+            self.transfers.metrics.bytes_sent.inc_by(piece.len() as u64);
         }
-        next
+        Poll::Ready(next)
+    }
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, TransferError>>> {
+        loop {
+            if self.position == self.live.range.end {
+                return Poll::Ready(None);
+            }
+            match &mut self.from {
+                From::Nowhere => self.look(),
+                From::Looking(looking) => match ready!(looking.poll_unpin(cx)) {
+                    Some(stored) => self.read(stored),
+                    None => self.ride(),
+                },
+                From::Cache(reading) => match ready!(reading.poll_unpin(cx)) {
+                    Ok((stored, bytes)) => {
+                        self.position += bytes.len() as u64;
+                        self.read(stored);
+                        return Poll::Ready(Some(Ok(bytes)));
+                    }
+                    Err(error) => {
+                        tracing::warn!(transfer = %self.live.id, %error, "the cache failed: asking the agent");
+                        self.ride();
+                    }
+                },
+                From::Feed => match ready!(self.whereabouts.poll_next(cx)) {
+                    Given::Piece(bytes) => {
+                        self.position += bytes.len() as u64;
+                        return Poll::Ready(Some(Ok(bytes)));
+                    }
+                    Given::Elsewhere => {
+                        self.whereabouts.take(None);
+                        self.from = From::Nowhere;
+                    }
+                    Given::Failed(error) => {
+                        self.whereabouts.end(error);
+                        return Poll::Ready(Some(Err(error)));
+                    }
+                },
+                From::Store(reading) => {
+                    let read = ready!(reading.poll_unpin(cx));
+                    self.from = From::Nowhere;
+                    match &read {
+                        Ok(bytes) => self.position += bytes.len() as u64,
+                        Err(error) => self.whereabouts.end(*error),
+                    }
+                    return Poll::Ready(Some(read));
+                }
+            }
+        }
+    }
+
+    /// Rides on a feed that is there already, or looks into the cache; or into the store for a manifest.
+    fn look(&mut self) {
+        let course = match &self.wanted {
+            Wanted::Blob(course) => course,
+            Wanted::Manifest(manifest) => {
+                let rest = ByteRange { start: self.position, end: self.live.range.end };
+                self.from = From::Store(self.transfers.clone().kept_piece(manifest.clone(), rest).boxed());
+                return;
+            }
+        };
+        if let Some(seat) = self.transfers.feeds.sit(course, &self.live, self.position) {
+            self.whereabouts.take(Some(seat));
+            self.from = From::Feed;
+            return;
+        }
+        match self.transfers.cache.as_ref().and_then(|cache| course.look_up(cache, self.position)) {
+            Some(looking) => self.from = From::Looking(looking),
+            None => self.ride(),
+        }
+    }
+
+    /// Goes on in the cache's object as far as it and the range go, one piece ahead of the reader.
+    fn read(&mut self, stored: Stored) {
+        let left = stored.left().min(self.live.range.end - self.position);
+        self.from = match usize::try_from(left).map_or(DATA_PAYLOAD, |left| left.min(DATA_PAYLOAD)) {
+            0 => From::Nowhere,
+            most => From::Cache(stored.read(most).boxed()),
+        };
+    }
+
+    /// Rides on a feed: one that is there, or a new one.
+    fn ride(&mut self) {
+        let Wanted::Blob(course) = &self.wanted else { return };
+        let seat = self.transfers.feeds.sit_or_begin(&self.transfers, course, &self.live, self.position);
+        self.whereabouts.take(Some(seat));
+        self.from = From::Feed;
     }
 }
 
 impl Drop for Cursor {
     fn drop(&mut self) {
-        self.pipe.leave();
-        self.transfers.end(&self.live, self.outcome());
+        let outcome = self.outcome();
+        self.whereabouts.take(None);
+        self.transfers.end(&self.live, outcome);
     }
 }

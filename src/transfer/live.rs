@@ -3,8 +3,9 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
+use tokio::time::Instant;
 
 use crate::protocol::{ByteRange, Principal, Sha256};
 
@@ -61,9 +62,12 @@ pub struct Live {
     pub range: ByteRange,
     /// Since when, Unix milliseconds.
     pub since: i64,
-    /// Ends it.
-    pub cancel: CancellationToken,
     agents: Mutex<Asked>,
+    begun: Instant,
+    /// Since when something has been there for its reader, who has not come for it: milliseconds since it began, and one.
+    ready: AtomicU64,
+    /// For how long something had been there when its reader last came, in milliseconds.
+    ignored: AtomicU64,
     state: AtomicU8,
     sent: AtomicU64,
     /// What its reader was last told about it.
@@ -100,8 +104,10 @@ impl Live {
             size,
             range,
             since,
-            cancel: CancellationToken::new(),
             agents: Mutex::new(Asked { current: agent, all: Vec::new() }),
+            begun: Instant::now(),
+            ready: AtomicU64::new(0),
+            ignored: AtomicU64::new(0),
             state: AtomicU8::new(State::WaitingForAgent as u8),
             sent: AtomicU64::new(0),
             told: Mutex::default(),
@@ -116,6 +122,42 @@ impl Live {
     /// Every agent that was asked for bytes, the first one in front.
     pub fn agents(&self) -> Vec<Principal> {
         self.asked().all.clone()
+    }
+
+    /// Its cursor is polled: the reader has taken what it was given.
+    pub(super) fn polled(&self) {
+        if let since @ 1.. = self.ready.swap(0, Ordering::Relaxed) {
+            self.ignored.store(self.now() - since, Ordering::Relaxed);
+        }
+    }
+
+    /// There is something for its reader, which was waiting for it or has just been given something.
+    pub(super) fn ready(&self) {
+        self.ready.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// Milliseconds since it began, and one.
+    fn now(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_millis()).map_or(u64::MAX, |elapsed| elapsed.saturating_add(1))
+    }
+
+    /// The reader was given bytes.
+    pub(super) fn given(&self, bytes: u64) {
+        self.sent.fetch_add(bytes, Ordering::Relaxed);
+        self.ready();
+    }
+
+    /// For how long its reader has not come for what is there.
+    pub(super) fn ignored_for(&self, now: Instant) -> Duration {
+        match self.ready.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => now.saturating_duration_since(self.begun + Duration::from_millis(since - 1)),
+        }
+    }
+
+    /// For how long it had not when it last did.
+    pub(super) fn ignored_before(&self) -> Duration {
+        Duration::from_millis(self.ignored.load(Ordering::Relaxed))
     }
 
     fn asked(&self) -> MutexGuard<'_, Asked> {
@@ -144,9 +186,5 @@ impl Live {
 
     pub(super) fn set_state(&self, state: State) {
         self.state.store(state as u8, Ordering::Relaxed);
-    }
-
-    pub(super) fn add_sent(&self, bytes: u64) {
-        self.sent.fetch_add(bytes, Ordering::Relaxed);
     }
 }

@@ -6,17 +6,20 @@
 
 mod beside;
 mod budget;
+mod course;
 mod cursor;
 mod error;
 mod feed;
+mod feeds;
 mod kept;
 mod live;
 pub mod location;
 mod mismatch;
-mod pipe;
 mod source;
+mod spool;
 mod tell;
 mod watch;
+mod whereabouts;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,24 +32,26 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use cursor::Cursor;
+use cursor::Wanted;
 pub use error::{Remedy, TransferError, remedy};
 pub use live::{Live, State, TransferId};
 
 use crate::access::{Access, Readable};
 use crate::agents::Agents;
 use crate::clock::Clock;
+use crate::content::Cache;
 use crate::events::{Events, Step};
 use crate::metrics::Metrics;
 use crate::protocol::limits::CREDIT_DEFAULT;
 use crate::protocol::{ByteRange, Principal, RequestId, Sha256};
-use crate::read::Coverage;
 use crate::store::Place;
 use beside::Beside;
-use budget::{Allowance, Budget};
-use feed::Feed;
+use budget::{Admission, Budget};
+use course::Course;
+use feeds::Feeds;
 use location::Locations;
 use mismatch::Mismatches;
-use pipe::Pipe;
+use whereabouts::Whereabouts;
 
 /// How long and how much a transfer may.
 #[derive(Debug, Clone, Copy)]
@@ -69,7 +74,7 @@ pub struct Limits {
 #[derive(Clone)]
 struct Running {
     live: Arc<Live>,
-    pipe: Arc<Pipe>,
+    whereabouts: Arc<Whereabouts>,
     cut: Option<CancellationToken>,
     /// The chats that allow it.
     places: Arc<[Place]>,
@@ -78,8 +83,7 @@ struct Running {
 impl Running {
     /// Ends it at once: the read on the agent, and the response where it is.
     fn end(&self, error: TransferError) {
-        self.pipe.abort(error);
-        self.live.cancel.cancel();
+        self.whereabouts.end(error);
         if let Some(cut) = &self.cut {
             cut.cancel();
         }
@@ -96,6 +100,8 @@ pub struct Transfers {
     access: Access,
     limits: Limits,
     budget: Arc<Budget>,
+    cache: Option<Arc<Cache>>,
+    feeds: Feeds,
     beside: Beside,
     mismatches: Mismatches,
     running: DashMap<TransferId, Running>,
@@ -115,12 +121,12 @@ pub struct Transfers {
 }
 
 impl Transfers {
-    /// No transfer runs. Feeds run on `tracker`; `cut` is cancelled when the gateway's end cuts what still runs; what
-    /// transfers do is told through `events`.
+    /// No transfer runs. Feeds run on `tracker`, and leave what they verify in the cache; `cut` is cancelled when the
+    /// gateway's end cuts what still runs; what transfers do is told through `events`.
     pub fn new(
         agents: Arc<Agents>,
         access: Access,
-        locations: Arc<Locations>,
+        (locations, cache): (Arc<Locations>, Option<Arc<Cache>>),
         limits: Limits,
         (tracker, cut, events): (TaskTracker, CancellationToken, Events),
     ) -> Arc<Self> {
@@ -132,6 +138,8 @@ impl Transfers {
         }
         Arc::new(Self {
             budget: Budget::new(limits.memory_budget, limits.max_transfers),
+            cache,
+            feeds: Feeds::default(),
             beside: Beside::default(),
             locations,
             limits,
@@ -164,28 +172,20 @@ impl Transfers {
         let begun = tokio::time::Instant::now();
         let (places, as_of) = (readable.places.clone(), readable.as_of);
         let agent = readable.sources.first().map(|source| source.agent.clone()).ok_or(TransferError::BlobGone)?;
-        let (mut cursor, pipe, live) =
-            self.enter((reader, agent), (readable.sha256, readable.size, range), (places, as_of), cut)?;
-        let now = live.since;
-        if range.is_empty() {
-            if readable.size == 0 && readable.sha256 != Sha256::of(b"") {
-                return Err(self.refuse(cursor, TransferError::HashMismatch));
-            }
-            cursor.set_coverage(Coverage::Full);
-            return Ok(cursor);
+        let wanted = (readable.sha256, readable.size, range);
+        let lies = range.is_empty() && readable.size == 0 && readable.sha256 != Sha256::of(b"");
+        let expires_at = readable.expires_at;
+        let course = |now| Course::new(readable, range, expires_at.is_some_and(|at| at <= now));
+        let mut cursor = self.enter((reader, agent), wanted, (places, as_of), cut, |now| Wanted::Blob(course(now)))?;
+        let expired = expires_at.is_some_and(|at| at <= cursor.live().since);
+        if lies {
+            return Err(cursor.fail(TransferError::HashMismatch));
         }
-        let expired = readable.expires_at.is_some_and(|at| at <= now);
-        let mut feed = Feed::new(self.clone(), readable, (range, expired), pipe.clone(), live);
-        if let Err(error) = feed.begin().await {
-            let error = pipe.error().unwrap_or(if expired { error.of_expired() } else { error });
-            return Err(self.refuse(cursor, error));
+        if let Err(error) = cursor.begin().await {
+            return Err(if expired { error.of_expired() } else { error });
         }
-        self.metrics.first_byte_seconds.observe(begun.elapsed().as_secs_f64());
-        cursor.set_coverage(feed.coverage());
-        if feed.is_done() {
-            pipe.finish(Ok(()));
-        } else {
-            self.tracker.spawn(feed.finish());
+        if !range.is_empty() {
+            self.metrics.first_byte_seconds.observe(begun.elapsed().as_secs_f64());
         }
         Ok(cursor)
     }
@@ -197,12 +197,14 @@ impl Transfers {
         blob: (Sha256, u64, ByteRange),
         (places, as_of): (Arc<[Place]>, u64),
         cut: Option<CancellationToken>,
-    ) -> Result<(Cursor, Arc<Pipe>, Arc<Live>), TransferError> {
-        let allowance = self.admit(&reader).inspect_err(|error| self.count_end(error.code()))?;
+        wanted: impl FnOnce(i64) -> Wanted,
+    ) -> Result<Cursor, TransferError> {
+        let admission = self.admit(&reader).inspect_err(|error| self.count_end(error.code()))?;
         let id = TransferId(self.next_transfer.fetch_add(1, Ordering::Relaxed));
-        let live = Arc::new(Live::new(id, (reader, agent), blob, self.clock.unix_millis()));
-        let pipe = Arc::new(Pipe::new(allowance));
-        let running = Running { live: live.clone(), pipe: pipe.clone(), cut, places };
+        let now = self.clock.unix_millis();
+        let live = Arc::new(Live::new(id, (reader, agent), blob, now));
+        let whereabouts = Arc::<Whereabouts>::default();
+        let running = Running { live: live.clone(), whereabouts: whereabouts.clone(), cut, places };
         self.running.insert(id, running.clone());
         self.tell(&running, Step::Begin, None);
         if self.access.has_moved_on(as_of) {
@@ -211,7 +213,7 @@ impl Transfers {
         }
         self.metrics.transfers_started.inc();
         self.metrics.transfers_running.inc();
-        Ok((Cursor::new(self.clone(), pipe.clone(), live.clone()), pipe, live))
+        Ok(Cursor::new(self.clone(), (live, whereabouts, admission), wanted(now)))
     }
 
     /// All of a blob, in memory. The caller bounds its size. Bytes are added to `brought` as they come.
@@ -238,6 +240,13 @@ impl Transfers {
         sources.any(|source| self.mismatches.spoil(reader, &source.agent, readable.sha256, start))
     }
 
+    /// Lets another process have the cache, once no transfer runs any more.
+    pub fn close(&self) {
+        if let Some(cache) = &self.cache {
+            cache.close();
+        }
+    }
+
     /// The transfers that run, oldest first.
     pub fn running(&self) -> Vec<Arc<Live>> {
         let mut running: Vec<_> = self.running.iter().map(|entry| entry.live.clone()).collect();
@@ -257,7 +266,7 @@ impl Transfers {
     }
 
     /// Admits a transfer: one reader gets about its share of them at most (two that come at once may both pass).
-    fn admit(&self, reader: &Principal) -> Result<Allowance, TransferError> {
+    fn admit(&self, reader: &Principal) -> Result<Admission, TransferError> {
         let share = self.budget.share();
         if self.readers.get(reader).is_some_and(|running| *running >= share) {
             return Err(TransferError::TooManyTransfers { limit: share });
@@ -271,11 +280,6 @@ impl Transfers {
     /// likely to be slow.
     fn first_window(&self) -> u32 {
         if self.running.len() > MANY { 1 } else { CREDIT_DEFAULT }
-    }
-
-    fn refuse(&self, mut cursor: Cursor, error: TransferError) -> TransferError {
-        cursor.set_failed(error);
-        error
     }
 
     fn end(&self, live: &Live, outcome: &'static str) {

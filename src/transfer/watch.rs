@@ -33,7 +33,7 @@ impl Transfers {
             tokio::time::sleep(pause).await;
             let now = Instant::now();
             for running in self.all() {
-                if running.cut.is_some() && running.pipe.ignored_for(now) >= stall {
+                if running.cut.is_some() && running.live.ignored_for(now) >= stall {
                     tracing::warn!(transfer = running.live.id.0, reader = %running.live.reader,
                         sha256 = %running.live.sha256, "a reader took nothing for too long");
                     running.end(TransferError::ReaderStalled);

@@ -169,7 +169,8 @@ impl Gateway {
 
 fn serve(dir: &Path, listen: SocketAddr, ops: SocketAddr, more: &[&str]) -> (Process, SocketAddr, SocketAddr) {
     let (listen, ops) = (listen.to_string(), ops.to_string());
-    let args = ["serve", "--listen", &listen, "--ops-listen", &ops, "--log-format", "json"];
+    // What is kept is not asked for again: these tests want agents asked.
+    let args = ["serve", "--listen", &listen, "--ops-listen", &ops, "--log-format", "json", "--cache-size", "0"];
     let mut command = sluice(&args);
     command.current_dir(dir).args(more);
     let mut process = Process::spawn(command);

@@ -91,6 +91,8 @@ impl GatewayBuilder {
     pub async fn start(mut self) -> Gateway {
         let dir = tempfile::tempdir().unwrap();
         self.layer.data_dir.get_or_insert_with(|| dir.path().join("data"));
+        // What is kept is not asked for again: tests of the relay want it asked.
+        self.layer.cache_size.get_or_insert_with(|| "0".parse().unwrap());
         let Self { layer, clock } = self;
         let running = Running::start(&layer, &clock).await;
         Gateway { url: running.url(), layer, clock, running, _dir: dir }

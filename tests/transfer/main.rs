@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod cached;
 mod cancel;
 mod credit;
 mod failover;
@@ -12,6 +13,7 @@ mod large;
 mod property;
 mod refusals;
 mod resume;
+mod shared;
 mod slots;
 mod stage;
 mod stall;

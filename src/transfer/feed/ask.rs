@@ -76,7 +76,7 @@ impl Feed {
             Ok(read) => {
                 self.reads.push_back(Asked { upstream: Upstream::Relay(read), at: now });
                 self.last_progress = now;
-                self.live.set_state(State::Reading);
+                self.spool.set_state(State::Reading);
             }
             Err(_) => {
                 // The connection went between being found and being asked.
@@ -97,7 +97,7 @@ impl Feed {
         let fetching = Fetching::start(&self.transfers.locations, remote, wanted, credit, timeout);
         self.reads.push_back(Asked { upstream: Upstream::Location(Box::new(fetching)), at: now });
         self.last_progress = now;
-        self.live.set_state(State::Reading);
+        self.spool.set_state(State::Reading);
     }
 
     /// Stops the reads in flight; what they would have brought is to be asked again.
@@ -113,7 +113,7 @@ impl Feed {
 
     /// How many frames may be granted beside those.
     fn room(&self, granted: u32) -> u32 {
-        let room = self.pipe.room(self.window.frames(), granted, DATA_PAYLOAD) / DATA_PAYLOAD;
+        let room = self.spool.room(self.window.frames(), granted, DATA_PAYLOAD) / DATA_PAYLOAD;
         u32::try_from(room).unwrap_or(u32::MAX)
     }
 
@@ -134,7 +134,7 @@ impl Feed {
                 self.last_progress = now;
             }
             asked.upstream.grant(grant, now);
-            self.live.set_state(State::Reading);
+            self.spool.set_state(State::Reading);
             spent += grant;
         }
         spent

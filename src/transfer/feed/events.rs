@@ -4,6 +4,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::Feed;
+use super::keeping::has_the_bytes;
 use super::search::PAUSES;
 use crate::agents::ReadEnd;
 use crate::outbound::FetchError;
@@ -29,15 +30,19 @@ impl Feed {
         }
         let source = self.sources.place();
         let (span, position) = (self.verifier.span_start(), self.verifier.position());
-        let (pipe, released, fast) = (&self.pipe, &mut self.released, self.window.is_fast());
-        let verifier = &mut self.verifier;
+        let (spool, keeping, fast) = (&self.spool, &mut self.keeping, self.window.is_fast());
+        let (verifier, released) = (&mut self.verifier, &mut self.released);
         let accept = || {
             verifier.accept(bytes, |piece| {
                 *released = true;
+                keeping.take(&piece);
+                if piece.verified {
+                    spool.verified(piece.start + piece.bytes.len() as u64);
+                }
                 if fast {
-                    pipe.push(piece);
+                    spool.push(piece.bytes);
                 } else {
-                    pipe.push_copied(&piece);
+                    spool.push_copied(&piece.bytes);
                 }
             })
         };
@@ -45,6 +50,9 @@ impl Feed {
         // A span that began within this frame is this source's alone; one that went on may be another's in part.
         let went_on = |start| Some(start) == span && position > start;
         let alone = |start| !went_on(start) || self.span_source == Some(source);
+        let served_by = self.sources.current();
+        self.keeping
+            .settle(|object| (has_the_bytes(served_by) && alone(object.range.start)).then_some(&served_by.agent));
         if let Err(mismatch) = checked {
             let alone = alone(mismatch.span.start);
             return self.on_mismatch(mismatch, alone);
@@ -61,8 +69,11 @@ impl Feed {
     fn on_mismatch(&mut self, mismatch: Mismatch, alone: bool) -> Result<(), TransferError> {
         self.transfers.metrics.hash_mismatches.inc();
         let source = &self.sources.current().agent;
-        self.transfers.mismatches.remember(&self.live.reader, source, self.sha256, mismatch.span);
-        tracing::warn!(transfer = self.live.id.0, sha256 = %self.sha256, start = mismatch.span.start,
+        for live in self.spool.transfers() {
+            self.transfers.mismatches.remember(&live.reader, source, self.sha256, mismatch.span);
+        }
+        self.keeping.drop_unfinished();
+        tracing::warn!(transfers = self.riders(), sha256 = %self.sha256, start = mismatch.span.start,
             end = mismatch.span.end, agent = alone.then(|| tracing::field::display(source)),
             "bytes do not have the announced hash");
         if alone {
@@ -153,7 +164,7 @@ impl Feed {
             self.sources.failed(TransferError::AgentFailed);
             self.lose_path();
             self.last_progress = now;
-            tracing::warn!(transfer = self.live.id.0, agent = %self.sources.current().agent,
+            tracing::warn!(transfers = self.riders(), agent = %self.sources.current().agent,
                 position = self.verifier.position(), "an agent with credit sent nothing for --read-timeout: asking again");
             self.count_resume("stalled");
         }
@@ -168,6 +179,6 @@ impl Feed {
 
     fn count_resume(&self, reason: &str) {
         self.transfers.metrics.resumes.with_label_values(&[reason]).inc();
-        tracing::debug!(transfer = self.live.id.0, reason, position = self.verifier.position(), "asking again");
+        tracing::debug!(transfers = self.riders(), reason, position = self.verifier.position(), "asking again");
     }
 }

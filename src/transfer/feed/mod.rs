@@ -6,6 +6,7 @@
 
 mod ask;
 mod events;
+mod keeping;
 mod search;
 mod turn;
 mod upstream;
@@ -19,25 +20,24 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::time::{Instant, Sleep};
-use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::live::Live;
-use super::pipe::{Pipe, ReaderDid};
+use super::course::Course;
 use super::source::{Path, Sources};
+use super::spool::{ReadersDid, Spool};
 use super::{TransferError, Transfers};
-use crate::access::Readable;
 use crate::agents::{Slot, SlotRequest};
 use crate::protocol::{ByteRange, Sha256};
-use crate::read::{Coverage, Plan, Verifier, Window};
+use crate::read::{Coverage, Plan, Promise, Verifier, Window};
 
 pub use events::RESUMES;
 
 use ask::Asked;
+use keeping::Keeping;
 use search::PAUSES;
 use turn::Turn;
 use upstream::UpstreamEvent;
 
-/// One range of a blob on its way to a cursor.
+/// One range of a blob on its way to its cursors.
 pub struct Feed {
     transfers: Arc<Transfers>,
     sha256: Sha256,
@@ -49,14 +49,13 @@ pub struct Feed {
     span_source: Option<usize>,
     plan: Plan,
     window: Window,
-    pipe: Arc<Pipe>,
-    live: Arc<Live>,
+    spool: Arc<Spool>,
+    keeping: Keeping,
     path: Option<Path>,
     reads: VecDeque<Asked>,
     slot: Option<SlotRequest>,
     turn: Turn,
     waiting: Option<BoxFuture<'static, ()>>,
-    cancelled: Pin<Box<WaitForCancellationFutureOwned>>,
     timer: Pin<Box<Sleep>>,
     /// Nothing is asked before.
     pause_until: Option<Instant>,
@@ -67,6 +66,7 @@ pub struct Feed {
     wanting_since: Option<Instant>,
     /// The set has expired: its agents are asked once, and not waited for.
     expired: bool,
+    /// A reader's response has begun, or may have.
     released: bool,
 }
 
@@ -74,25 +74,18 @@ enum Event {
     Upstream(UpstreamEvent),
     Slot(Slot),
     Reachable,
-    Reader(ReaderDid),
+    Readers(ReadersDid),
     Contended,
     Timer,
-    Cancelled,
 }
 
 impl Feed {
-    /// A feed that has asked nothing yet.
-    pub fn new(
-        transfers: Arc<Transfers>,
-        readable: Readable,
-        (range, expired): (ByteRange, bool),
-        pipe: Arc<Pipe>,
-        live: Arc<Live>,
-    ) -> Self {
+    /// A feed of `range` for the cursors of `spool` that has asked nothing yet. `begun`: the response it is for has.
+    pub fn new(transfers: Arc<Transfers>, course: &Course, range: ByteRange, spool: Arc<Spool>, begun: bool) -> Self {
         let now = Instant::now();
-        let verifier = Verifier::new(range, readable.size, readable.sha256, readable.chunks);
-        let mut sources = readable.sources;
-        if verifier.coverage() != Coverage::Full {
+        let readable = &course.readable;
+        let mut sources = readable.sources.clone();
+        if Promise::new(range, readable.size, readable.chunks.as_deref()).coverage() != Coverage::Full {
             // Bytes that nothing checks are taken on nobody's word but the first's.
             let first = sources.first().map(|source| source.agent.clone());
             sources.retain(|source| Some(&source.agent) == first.as_ref());
@@ -101,63 +94,49 @@ impl Feed {
             sha256: readable.sha256,
             size: readable.size,
             range,
-            verifier,
+            verifier: Verifier::new(range, readable.size, readable.sha256, readable.chunks.clone()),
             sources: Sources::new(sources),
             span_source: None,
             plan: Plan::new(range),
             window: Window::starting(transfers.first_window()),
-            pipe,
+            spool,
+            keeping: Keeping::new(transfers.cache.clone()),
             path: None,
             reads: VecDeque::new(),
             slot: None,
             turn: Turn::default(),
             waiting: None,
-            cancelled: Box::pin(live.cancel.clone().cancelled_owned()),
-            live,
             timer: Box::pin(tokio::time::sleep_until(now)),
             pause_until: None,
             pause: PAUSES.0,
             last_progress: now,
             wanting_since: None,
-            expired,
-            released: false,
+            expired: course.expired,
+            released: begun,
             transfers,
         }
     }
 
-    /// How much of the range is checked.
-    pub fn coverage(&self) -> Coverage {
-        self.verifier.coverage()
-    }
-
-    /// Runs until a first byte was released.
-    pub async fn begin(&mut self) -> Result<(), TransferError> {
-        while !self.released && !self.is_done() {
-            self.step().await?;
-        }
-        Ok(())
-    }
-
-    /// Whether every byte was released.
-    pub fn is_done(&self) -> bool {
-        self.verifier.position() == self.range.end
-    }
-
-    /// Runs to the end and tells the cursor how it ended.
-    pub async fn finish(mut self) {
+    /// Runs to the end, or until nobody rides on it any more, and tells its cursors how it ended.
+    pub async fn run(mut self) {
         let mut end = Ok(());
-        while end.is_ok() && !self.is_done() {
+        while end.is_ok() && self.verifier.position() < self.range.end {
             end = self.step().await;
         }
         if let Err(error) = end
-            && !self.pipe.is_left()
+            && self.released
         {
-            // Whoever ended it from outside left the reason there.
-            let error = self.pipe.error().unwrap_or(error);
-            tracing::warn!(transfer = self.live.id.0, sha256 = %self.sha256, position = self.verifier.position(),
-                error = error.code(), "a transfer was cut");
+            for live in self.spool.transfers() {
+                tracing::warn!(transfer = live.id.0, sha256 = %self.sha256, position = self.verifier.position(),
+                    error = error.code(), "a transfer was cut");
+            }
         }
-        self.pipe.finish(end);
+        self.spool.finish(end);
+    }
+
+    /// The transfers that ride on it, for log lines.
+    fn riders(&self) -> String {
+        self.spool.transfers().iter().map(|live| live.id.to_string()).collect::<Vec<_>>().join(",")
     }
 
     async fn step(&mut self) -> Result<(), TransferError> {
@@ -176,23 +155,20 @@ impl Feed {
                 self.waiting = None;
                 Ok(())
             }
-            Event::Reader(ReaderDid::Take(bytes)) => {
+            Event::Readers(ReadersDid::Take(bytes)) => {
                 self.window.consumed(Instant::now().into_std(), bytes);
                 Ok(())
             }
-            // The cursor is gone; dropping the feed cancels its reads.
-            Event::Reader(ReaderDid::Leave) | Event::Cancelled => Err(TransferError::Cancelled),
+            // Dropping the feed cancels its reads.
+            Event::Readers(ReadersDid::Leave) => Err(TransferError::Cancelled),
             Event::Contended => Ok(()),
             Event::Timer => self.on_timer(),
         }
     }
 
     fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Event> {
-        if self.cancelled.poll_unpin(cx).is_ready() {
-            return Poll::Ready(Event::Cancelled);
-        }
-        if let Poll::Ready(did) = self.pipe.poll_reader(cx) {
-            return Poll::Ready(Event::Reader(did));
+        if let Poll::Ready(did) = self.spool.poll_readers(cx) {
+            return Poll::Ready(Event::Readers(did));
         }
         if let Some(asked) = self.reads.front_mut()
             && let Poll::Ready(event) = asked.upstream.poll_next(cx)
@@ -221,6 +197,7 @@ impl Feed {
             self.pause_until,
             reading.then(|| self.last_progress + self.transfers.limits.read_timeout),
             self.wanting_since.filter(|_| waits).map(|since| since + self.patience()),
+            self.spool.due(),
             self.turn.stuck_at().filter(|_| self.is_contended() && !self.reads.is_empty()),
             self.turn.idle_at().filter(|_| self.reads.front().is_some_and(|asked| asked.upstream.is_location())),
         ];
@@ -235,5 +212,6 @@ impl Feed {
 impl Drop for Feed {
     fn drop(&mut self) {
         self.leave_queue();
+        self.transfers.feeds.remove(&self.sha256, &self.spool);
     }
 }

@@ -21,7 +21,7 @@ impl Feed {
         }
         if let Some((place, path)) = self.sources.reachable(&self.transfers.agents, now) {
             self.sources.choose(place);
-            self.live.set_agent(&self.sources.current().agent);
+            self.spool.set_agent(&self.sources.current().agent);
             self.path = Some(path);
             return Ok(());
         }
@@ -29,7 +29,7 @@ impl Feed {
         if self.waiting.is_none() || self.waited_too_long(now) {
             return Err(self.sources.error());
         }
-        self.live.set_state(State::WaitingForAgent);
+        self.spool.set_state(State::WaitingForAgent);
         Ok(())
     }
 
@@ -39,7 +39,7 @@ impl Feed {
             (Some(Path::Relay(link)), None) => {
                 let length = self.plan.remaining().min(READ_BYTES);
                 self.slot = Some(link.slots.request(length));
-                self.live.set_state(State::WaitingForSlot);
+                self.spool.set_state(State::WaitingForSlot);
                 self.transfers.metrics.slot_waits.inc();
             }
             (Some(Path::Location(remote)), _) => {

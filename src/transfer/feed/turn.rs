@@ -90,7 +90,7 @@ impl Feed {
             self.turn.contention = None;
             return;
         }
-        self.live.set_state(State::WaitingForReader);
+        self.spool.set_state(State::WaitingForReader);
         if let Some(Path::Relay(link)) = &self.path {
             self.turn.watch(link);
         }
