@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use super::folder::{Folder, OpenError, Stamp};
@@ -18,6 +19,8 @@ use crate::protocol::{Hasher, Sha256};
 
 /// How long nothing is written after the disk refused something.
 const REST: Duration = Duration::from_secs(30);
+/// Objects hashed at once on their first use.
+const HASHING: usize = 2;
 /// What a file is hashed in parts of.
 const PART: usize = 256 * 1024;
 
@@ -31,6 +34,9 @@ pub struct Cache {
     /// Bytes that wait to be written, over all objects.
     pub(super) queued: AtomicUsize,
     pub(super) next_unfinished: AtomicU64,
+    /// Places for objects that are hashed on first use: a large one costs seconds of a processor, and anybody who may read
+    /// it may ask for it as often as they like meanwhile.
+    pub(super) hashing: Semaphore,
     /// Nothing is written before.
     resting_until: Mutex<Option<Instant>>,
     pub(super) tracker: TaskTracker,
@@ -71,6 +77,7 @@ impl Cache {
             writing: Mutex::default(),
             queued: AtomicUsize::new(0),
             next_unfinished: AtomicU64::new(0),
+            hashing: Semaphore::new(HASHING),
             resting_until: Mutex::default(),
             tracker,
             metrics,

@@ -25,8 +25,19 @@ impl Cache {
     /// Begins to read an object at `from`, if it is held and one of the agents has served it. The first use of a file since
     /// the process started, or since the file was changed, hashes it.
     pub async fn find(self: &Arc<Self>, wanted: Wanted<'_>, from: u64) -> Option<Stored> {
-        let known = self.index().look_up(&wanted.sha256).map(|known| known.cloned());
-        let known = known?;
+        let known = || self.index().look_up(&wanted.sha256).map(|known| known.cloned());
+        let mut found = known()?;
+        let mut place = None;
+        if found.is_none() {
+            // The semaphore is never closed.
+            place = self.hashing.acquire().await.ok();
+            // Whoever had the place before may have hashed this very object.
+            found = known()?;
+        }
+        if found.is_some() {
+            drop(place.take());
+        }
+        let known = found;
         if known.as_ref().is_some_and(|known| !known.is_for(&wanted)) {
             self.count_lookup("not_served");
             return None;
@@ -44,6 +55,7 @@ impl Cache {
             Stored::new(cache, wanted.sha256, file, stamp, from..length).ok()
         };
         let stored = tokio::task::spawn_blocking(open).await.ok().flatten();
+        drop(place);
         self.count_lookup(if stored.is_some() { "found" } else { "not_served" });
         stored
     }

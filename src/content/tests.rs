@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use tempfile::TempDir;
@@ -216,6 +217,42 @@ async fn a_file_that_is_changed_while_it_is_read_is_noticed() {
     life.cache.vouch(Sha256::of(&other), 300_000, voucher("agent:b"));
     life.settle().await;
     assert_eq!(stored.read(300_000).await.unwrap().1, other);
+}
+
+#[tokio::test]
+async fn a_tiny_piece_takes_its_place_in_the_queue() {
+    let disk = Disk::new();
+    let life = disk.start(LIMIT).await;
+    let bytes = sample(9, 100_000);
+    // What waits for the disk leaves room for the byte, and none for what it costs to keep track of it.
+    let waiting = 16 * 1024 * 1024 - 100;
+    life.cache.queued.fetch_add(waiting, Ordering::Relaxed);
+    let mut writer = life.cache.write(Sha256::of(&bytes), 100_000).unwrap();
+    writer.append(bytes.slice(..1));
+    assert_eq!(disk.writes("slow"), 1);
+    drop(writer);
+    life.settle().await;
+    assert_eq!((life.cache.queued.load(Ordering::Relaxed), unfinished(&disk)), (waiting, 0));
+}
+
+#[tokio::test]
+async fn many_first_uses_at_once_hash_an_object_few_times() {
+    let disk = Disk::new();
+    let bytes = sample(10, 4 << 20);
+    {
+        let life = disk.start(LIMIT).await;
+        life.keep(&bytes, "agent:a").await;
+    }
+    let life = disk.start(LIMIT).await;
+    let held = life.cache.hashing.acquire_many(2).await.unwrap();
+    let mut waiting: Vec<_> = (0..20).map(|_| Box::pin(life.holds(&bytes, "agent:a"))).collect();
+    for first_use in &mut waiting {
+        assert!(futures_util::poll!(first_use.as_mut()).is_pending());
+    }
+    assert_eq!(life.cache.hashing.available_permits(), 0);
+    drop(held);
+    assert!(futures_util::future::join_all(waiting).await.into_iter().all(|holds| holds));
+    assert_eq!(life.cache.hashing.available_permits(), 2);
 }
 
 #[tokio::test]

@@ -17,6 +17,8 @@ use crate::protocol::Sha256;
 
 /// Bytes that may wait to be written, over all objects: with a slower disk than that some are not kept.
 const QUEUE: usize = 16 * 1024 * 1024;
+/// What a piece counts for at least, so that an agent that sends tiny frames does not fill the queue with steps.
+const PIECE_COST: usize = 4 * 1024;
 
 /// Takes an object's bytes, in order. Dropped before it is kept, it leaves nothing behind.
 ///
@@ -91,9 +93,10 @@ impl Writer {
             return;
         };
         self.missing = missing;
-        let queued = sink.cache.queued.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
+        let cost = cost(&bytes);
+        let queued = sink.cache.queued.fetch_add(cost, Ordering::Relaxed) + cost;
         if queued > QUEUE {
-            sink.cache.queued.fetch_sub(bytes.len(), Ordering::Relaxed);
+            sink.cache.queued.fetch_sub(cost, Ordering::Relaxed);
             sink.give_up("slow");
             return;
         }
@@ -143,7 +146,7 @@ impl Sink {
                 None => return,
                 Some(Step::Append(bytes)) => {
                     self.append(&mut unfinished, &bytes);
-                    self.cache.queued.fetch_sub(bytes.len(), Ordering::Relaxed);
+                    self.cache.queued.fetch_sub(cost(&bytes), Ordering::Relaxed);
                 }
                 Some(Step::Keep(agent)) => self.keep(unfinished.take(), agent),
                 Some(Step::Drop) => self.discard(unfinished.take()),
@@ -218,4 +221,8 @@ impl Sink {
             self.cache.metrics.cache_writes.with_label_values(&[outcome]).inc();
         }
     }
+}
+
+fn cost(bytes: &Bytes) -> usize {
+    bytes.len().max(PIECE_COST)
 }
