@@ -226,6 +226,9 @@ impl Spool {
     pub fn finish(&self, end: Result<(), TransferError>) {
         let mut state = self.lock();
         state.end.get_or_insert(end);
+        // Nobody sits down any more, and nobody looks at the clock.
+        state.young_until = None;
+        state.trim();
         state.wake_readers();
     }
 
@@ -278,7 +281,8 @@ impl Spool {
     pub fn due(&self) -> Option<Instant> {
         let state = self.lock();
         let slowest = state.seats.iter().filter(|_| state.crowded).min_by_key(|seat| seat.position);
-        slowest.map(|seat| seat.taken_at + LAGGARD_PAUSE)
+        let waited_for = slowest.map(|seat| seat.taken_at + LAGGARD_PAUSE);
+        waited_for.into_iter().chain(state.young_until).min()
     }
 
     /// The feed's side: what the readers did since.

@@ -143,9 +143,23 @@ async fn the_beginning_is_kept_for_a_moment() {
     take(&a, END);
     assert_eq!(held(&spool), YOUNG.1);
     drop(spool.sit(&second, wish(2 * YOUNG.1 - PIECE, END)).expect("a late one finds it"));
+    assert_eq!(spool.due(), Some(Instant::now() + YOUNG.0), "the feed looks again although nothing else happens");
     tokio::time::advance(YOUNG.0).await;
     spool.room(4, 0, FRAME);
-    assert_eq!(held(&spool), 0);
+    assert_eq!((held(&spool), spool.due()), (0, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_for_others_once_the_feed_has_ended() {
+    let spool = spool(true);
+    let live = live(1);
+    let a = spool.first(&live, wish(0, END));
+    feed(&spool, 10 * PIECE);
+    take(&a, 8 * PIECE);
+    assert_eq!(held(&spool), 10 * PIECE);
+    spool.finish(Ok(()));
+    assert_eq!(held(&spool), 2 * PIECE);
+    assert_eq!(take(&a, END), 2 * PIECE);
 }
 
 #[tokio::test]
