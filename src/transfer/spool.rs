@@ -61,6 +61,8 @@ struct State {
     wake_at: u64,
     /// The feed waits for one that is behind.
     crowded: bool,
+    /// There may be reason to ask for more, although the one that is furthest ahead took nothing.
+    stirred: bool,
     /// Until when what the feed began with is kept.
     young_until: Option<Instant>,
     end: Option<Result<(), TransferError>>,
@@ -100,7 +102,7 @@ struct Sitting {
 /// What the feed learns about its readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadersDid {
-    /// The one that is furthest ahead took this many bytes; none, where another has moved.
+    /// The one that is furthest ahead took this many bytes; none, where another has come, moved, or waits.
     Take(u64),
     /// All of them left.
     Leave,
@@ -141,6 +143,7 @@ impl Spool {
             taken: 0,
             wake_at: 0,
             crowded: false,
+            stirred: false,
             young_until: kept.then(|| Instant::now() + YOUNG.0),
             end: None,
             allowance,
@@ -166,8 +169,8 @@ impl Spool {
         }
         state.furthest = state.furthest.max(wish.range.start);
         let seat = self.seat(&mut state, live, wish);
+        state.stirred = true;
         drop(state);
-        // There may be reason to ask for more now.
         self.feed.wake();
         Some(seat)
     }
@@ -273,6 +276,8 @@ impl Spool {
                 continue;
             }
             state.crowded = far || (short && room < frame);
+            // What waits for its hash fills a small window, and goes only when more has come.
+            let room = if granted == 0 && state.is_dry() { room.max(frame) } else { room };
             return if far { 0 } else { room.min(state.wanted(granted, frame)) };
         }
     }
@@ -292,9 +297,9 @@ impl Spool {
         if state.seats.is_empty() {
             return Poll::Ready(ReadersDid::Leave);
         }
-        match std::mem::take(&mut state.taken) {
-            0 => Poll::Pending,
-            taken => Poll::Ready(ReadersDid::Take(taken)),
+        match (std::mem::take(&mut state.taken), std::mem::take(&mut state.stirred)) {
+            (0, false) => Poll::Pending,
+            (taken, _) => Poll::Ready(ReadersDid::Take(taken)),
         }
     }
 
@@ -312,13 +317,8 @@ impl Seat {
             return Poll::Ready(Given::Elsewhere);
         };
         let until = seat.wish.range.end;
-        let at = state.pieces.partition_point(|piece| piece.end() <= seat.position);
-        let here = state.pieces.get(at).filter(|piece| piece.start <= seat.position && seat.position < until);
-        let checked = |piece: &&Piece| {
-            // The last bytes are the word that all of them are right.
-            piece.end() < until || seat.wish.checked_to <= until || state.verified >= seat.wish.checked_to
-        };
-        if let Some(piece) = here.filter(checked) {
+        let next = seat.next(&state.pieces);
+        if let Some(piece) = next.filter(|piece| seat.may_have(piece, state.verified)) {
             let skipped = (seat.position - piece.start) as usize;
             let bytes = piece.bytes.slice(skipped..piece.bytes.len().min((until - piece.start) as usize));
             seat.position += bytes.len() as u64;
@@ -330,6 +330,7 @@ impl Seat {
             state.trim();
             let dry = state.furthest == state.head;
             if state.crowded || (advance > 0 && (dry || state.taken >= state.wake_at)) {
+                state.stirred |= state.crowded;
                 self.spool.feed.wake();
             }
             return Poll::Ready(Given::Piece(bytes));
@@ -338,6 +339,11 @@ impl Seat {
             Some(Err(error)) => return Poll::Ready(Given::Failed(error)),
             Some(Ok(())) => return Poll::Ready(Given::Elsewhere),
             None if seat.position >= until => return Poll::Ready(Given::Elsewhere),
+            None if next.is_some() => {
+                // It has come to what waits for its hash.
+                state.stirred = true;
+                self.spool.feed.wake();
+            }
             None => {}
         }
         seat.waker = Some(cx.waker().clone());
@@ -363,6 +369,13 @@ impl State {
     /// Where what is here begins.
     fn start(&self) -> u64 {
         self.pieces.front().map_or(self.head, |piece| piece.start)
+    }
+
+    /// Whether no cursor can be given anything.
+    fn is_dry(&self) -> bool {
+        let may_have =
+            |seat: &Sitting| seat.next(&self.pieces).is_some_and(|piece| seat.may_have(piece, self.verified));
+        !self.seats.iter().any(may_have)
     }
 
     /// What the bytes that no cursor has taken count for.
@@ -430,6 +443,18 @@ impl State {
 }
 
 impl Sitting {
+    /// The piece that its next byte is in.
+    fn next<'a>(&self, pieces: &'a VecDeque<Piece>) -> Option<&'a Piece> {
+        let at = pieces.partition_point(|piece| piece.end() <= self.position);
+        pieces.get(at).filter(|piece| piece.start <= self.position && self.position < self.wish.range.end)
+    }
+
+    /// Whether it may have a piece: its last bytes are the word that all of them are right.
+    fn may_have(&self, piece: &Piece, verified: u64) -> bool {
+        let Wish { range, checked_to } = self.wish;
+        piece.end() < range.end || checked_to <= range.end || verified >= checked_to
+    }
+
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             self.live.ready();

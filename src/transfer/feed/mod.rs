@@ -155,6 +155,7 @@ impl Feed {
                 self.waiting = None;
                 Ok(())
             }
+            Event::Readers(ReadersDid::Take(0)) => Ok(()),
             Event::Readers(ReadersDid::Take(bytes)) => {
                 self.window.consumed(Instant::now().into_std(), bytes);
                 Ok(())

@@ -3,6 +3,7 @@
 use std::task::Waker;
 
 use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
 
 use super::*;
 use crate::protocol::Sha256;
@@ -195,6 +196,41 @@ async fn what_is_read_for_the_hash_alone_takes_no_room() {
 }
 
 #[tokio::test]
+async fn what_waits_for_its_hash_does_not_fill_the_window() {
+    let spool = spool(false);
+    let live = live(1);
+    let a = spool.first(&live, Wish { range: ByteRange { start: 0, end: PIECE }, checked_to: 9 * PIECE });
+    for _ in 0..9 {
+        assert_eq!(spool.room(1, 0, FRAME), FRAME);
+        feed(&spool, PIECE);
+        assert_eq!(take(&a, END), 0);
+        assert!(stirred(&spool), "the feed is told that nothing here can be taken");
+    }
+    assert_eq!(spool.room(1, 0, FRAME), 0);
+    spool.verified(9 * PIECE);
+    assert_eq!(take(&a, END), PIECE);
+}
+
+#[tokio::test]
+async fn one_that_comes_and_wants_more_is_noticed() {
+    let spool = spool(false);
+    let (first, second) = (live(1), live(2));
+    let a = spool.first(&first, wish(0, PIECE));
+    feed(&spool, PIECE);
+    take(&a, END);
+    assert_eq!(spool.room(1, 0, FRAME), 0);
+    stirred(&spool);
+    let _b = spool.sit(&second, wish(PIECE, 2 * PIECE)).unwrap();
+    assert!(stirred(&spool));
+    assert_eq!(spool.room(1, 0, FRAME), FRAME);
+}
+
+/// Whether the feed would ask again.
+fn stirred(spool: &Spool) -> bool {
+    spool.poll_readers(&mut Context::from_waker(Waker::noop())).is_ready()
+}
+
+#[tokio::test]
 async fn how_a_feed_ended_is_told_after_its_bytes() {
     let spool = spool(false);
     let live = live(1);
@@ -224,6 +260,86 @@ async fn a_short_budget_lets_the_last_one_go_before_the_first_one_waits() {
         take(&a, END);
     }
     assert!(is_let_go(&b));
+}
+
+/// A feed and its readers, for `what_is_wanted_comes`: when nothing is stirred, nothing happens.
+fn run(windows: &[u32], sizes: &[usize], wishes: &[(u64, u64, u64)], frames: u64) -> Result<(), TestCaseError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let _entered = runtime.enter();
+    let budget = Budget::new(frames * 320 * 1024, 1);
+    let (span, frame) = (64 * 1024, 16 * 1024);
+    let whole = |end: u64| end.div_ceil(span) * span;
+    let until = wishes.iter().map(|wish| whole(wish.1)).max().unwrap_or(0);
+    let spool = Spool::new(ByteRange { start: 0, end: until }, budget.allowance(), false);
+    let wish = |start, end| Wish { range: ByteRange { start, end }, checked_to: whole(end) };
+    let mut seats: Vec<_> = wishes
+        .iter()
+        .enumerate()
+        .map(|(n, (start, end, _))| {
+            let live = live(n as u64);
+            (
+                if n == 0 {
+                    spool.first(&live, wish(*start, *end))
+                } else {
+                    spool.sit(&live, wish(*start, *end)).unwrap()
+                },
+                *start,
+                n,
+            )
+        })
+        .collect();
+    let (mut head, mut sent) = (0, 0);
+    let mut asks = true;
+    while !seats.is_empty() {
+        let mut moved = false;
+        if std::mem::take(&mut asks) {
+            let granted = spool.room(windows[sent % windows.len()], 0, frame) / frame;
+            for _ in 0..granted {
+                let bytes = (sizes[sent % sizes.len()] as u64).min(until - head);
+                sent += 1;
+                if bytes > 0 {
+                    spool.push(Bytes::from(vec![0; bytes as usize]));
+                    head += bytes;
+                    spool.verified(if head == until { head } else { head / span * span });
+                    (moved, asks) = (true, true);
+                }
+            }
+        }
+        let mut cx = Context::from_waker(Waker::noop());
+        seats.retain_mut(|(seat, position, n)| {
+            for _ in 0..wishes[*n].2 {
+                match seat.poll_next(&mut cx) {
+                    Poll::Ready(Given::Piece(bytes)) => *position += bytes.len() as u64,
+                    Poll::Ready(_) => *position = u64::MAX,
+                    Poll::Pending => break,
+                }
+                moved = true;
+            }
+            *position < wishes[*n].1
+        });
+        asks |= stirred(&spool);
+        if !moved && !asks {
+            let due = spool.due();
+            prop_assert!(due.is_some(), "nothing happens any more at {} of {}", head, until);
+            runtime.block_on(tokio::time::sleep_until(due.unwrap()));
+            asks = true;
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    /// Whatever the window, the budget, the frames and the readers: what is wanted comes.
+    #[test]
+    fn what_is_wanted_comes(
+        windows in prop::collection::vec(1_u32..6, 1..8),
+        sizes in prop::collection::vec(prop_oneof![1_usize..300, 1_usize..=16 * 1024, Just(16 * 1024)], 1..8),
+        ends in prop::collection::vec((1_u64..200_000, 1_u64..5), 1..4),
+        frames in 1_u64..8,
+    ) {
+        let wishes: Vec<_> = ends.into_iter().map(|(end, takes)| (0, end, takes)).collect();
+        run(&windows, &sizes, &wishes, frames)?;
+    }
 }
 
 proptest! {
