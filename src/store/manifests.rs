@@ -1,19 +1,17 @@
-use std::collections::HashSet;
+use std::sync::Arc;
 
 use sqlx::any::AnyArguments;
 use sqlx::query::Query;
 use sqlx::{Any, AnyConnection, AssertSqlSafe, Row as _};
 
+use super::entries::Prepared;
 use super::{Store, StoreError, hashes, rows};
-use crate::protocol::manifest::TreeEntry;
-use crate::protocol::{Entry, Manifest, Principal, Sha256, Tree};
+use crate::protocol::{Manifest, Principal, Sha256, Tree};
 
-/// Columns of `entries`, and how many rows one statement takes: far below both databases' limits of bound values
-/// (32,766 on SQLite, 65,535 on Postgres), and no faster above.
-const ENTRY_COLUMNS: usize = 13;
-const ENTRY_ROWS: usize = 250;
 /// Nested manifests to a statement.
 const MANIFEST_ROWS: usize = 50;
+/// Places in a tree to a statement.
+const TREE_ROWS: usize = 250;
 
 /// A manifest that is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,8 +99,10 @@ const COLUMNS: &str =
     "sha256, size, bytes, created_at, expires_at, producer_task, entry_count, total_size, locations, listed";
 const COLUMN_COUNT: usize = 10;
 
-/// Stores a set's manifest, those nested in it and its entries, unless another announcement has done so.
-pub(super) async fn insert(conn: &mut AnyConnection, tree: &Tree) -> Result<(), sqlx::Error> {
+/// Stores a set's manifest, those nested in it and its entries, unless another announcement has done so. Of a large set
+/// the statements for the entries are made while the database takes the manifest.
+pub(super) async fn insert(conn: &mut AnyConnection, tree: &Arc<Tree>) -> Result<(), sqlx::Error> {
+    let entries = Prepared::of(tree);
     let sql = format!(
         "INSERT INTO manifests ({COLUMNS}) VALUES ({}) \
          ON CONFLICT (sha256) DO UPDATE SET listed = 1, entry_count = excluded.entry_count, \
@@ -113,21 +113,21 @@ pub(super) async fn insert(conn: &mut AnyConnection, tree: &Tree) -> Result<(), 
     let query = bind_manifest(sqlx::query(AssertSqlSafe(sql)), tree.root(), counts, true)?;
     if query.execute(&mut *conn).await?.rows_affected() > 0 {
         insert_nested(conn, tree).await?;
-        insert_entries(conn, tree).await?;
+        entries.insert(conn).await?;
     }
     Ok(())
 }
 
 fn bind_manifest<'q>(
     query: Query<'q, Any, AnyArguments>,
-    manifest: &Manifest,
+    manifest: &'q Manifest,
     (entries, total_size): (u64, u64),
     listed: bool,
 ) -> Result<Query<'q, Any, AnyArguments>, sqlx::Error> {
     Ok(query
         .bind(manifest.identity.to_hex())
         .bind(rows::signed(manifest.canonical.len() as u64)?)
-        .bind(manifest.canonical.to_vec())
+        .bind(&*manifest.canonical)
         .bind(manifest.created_at)
         .bind(manifest.expires_at)
         .bind(manifest.producer_task.as_ref().map(|task| task.as_str().to_owned()))
@@ -156,48 +156,11 @@ async fn insert_nested(conn: &mut AnyConnection, tree: &Tree) -> Result<(), sqlx
         query.execute(&mut *conn).await?;
     }
     let all: Vec<Sha256> = nested.iter().map(|manifest| manifest.identity).chain([root]).collect();
-    for some in all.chunks(ENTRY_ROWS) {
+    for some in all.chunks(TREE_ROWS) {
         let sql = format!("INSERT INTO manifest_trees (root, manifest) VALUES {}", rows::tuples(some.len(), 2));
         let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false);
         for manifest in some {
             query = query.bind(root.to_hex()).bind(manifest.to_hex());
-        }
-        query.execute(&mut *conn).await?;
-    }
-    Ok(())
-}
-
-async fn insert_entries(conn: &mut AnyConnection, tree: &Tree) -> Result<(), sqlx::Error> {
-    let identity = tree.root().identity.to_hex();
-    let mut seen = HashSet::with_capacity(tree.entries().len());
-    let mut entries = tree.entries().peekable();
-    let mut position = 0;
-    while entries.peek().is_some() {
-        let some: Vec<_> = entries.by_ref().take(ENTRY_ROWS).collect();
-        let sql = format!(
-            "INSERT INTO entries (manifest, position, path, size, sha256, media_type, kind, chunk_size, chunk_hashes, \
-             chunks_sha256, locations, leads, owner) VALUES {}",
-            rows::tuples(some.len(), ENTRY_COLUMNS)
-        );
-        // Only the statement of full length comes again.
-        let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(some.len() == ENTRY_ROWS);
-        for TreeEntry { path, owner, entry } in some {
-            let Entry { size, sha256, media_type, kind, chunks, locations, .. } = entry;
-            query = query
-                .bind(identity.clone())
-                .bind(position)
-                .bind(path.to_owned())
-                .bind(rows::signed(*size)?)
-                .bind(sha256.to_hex())
-                .bind(media_type.clone())
-                .bind(rows::kind_text(*kind))
-                .bind(chunks.as_ref().map(|chunks| rows::signed(chunks.chunk_size)).transpose()?)
-                .bind(chunks.as_ref().map(rows::hashes_bytes))
-                .bind(chunks.as_ref().map(rows::list_name))
-                .bind(rows::locations_text(locations.as_deref())?)
-                .bind(i64::from(seen.insert(*sha256)))
-                .bind(owner.map(|owner| owner.to_hex()));
-            position += 1_i64;
         }
         query.execute(&mut *conn).await?;
     }

@@ -20,6 +20,7 @@ mod chats;
 mod cursor;
 mod dialect;
 mod endpoints;
+mod entries;
 mod error;
 mod hashes;
 mod health;

@@ -68,7 +68,7 @@ pub(super) fn kind(row: &AnyRow) -> Result<EntryKind> {
 
 /// A chunk list's hashes as one value, 32 bytes each.
 pub(super) fn hashes_bytes(chunks: &Chunks) -> Vec<u8> {
-    chunks.hashes.iter().flat_map(|hash| hash.0).collect()
+    chunks.hashes.iter().map(|hash| hash.0).collect::<Vec<_>>().into_flattened()
 }
 
 /// Names a chunk list: two that differ in anything have different names.

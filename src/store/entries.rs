@@ -1,0 +1,114 @@
+//! The rows of a set's entries, and the statements that write them.
+
+use std::collections::HashSet;
+use std::sync::{Arc, LazyLock};
+
+use sqlx::any::AnyArguments;
+use sqlx::error::BoxDynError;
+use sqlx::{AnyConnection, Arguments as _, AssertSqlSafe};
+use tokio::task::JoinHandle;
+
+use super::{LARGE_ROWS, rows};
+use crate::protocol::manifest::TreeEntry;
+use crate::protocol::{Entry, Tree};
+
+/// How many rows one statement takes: far below both databases' limits of bound values (32,766 on SQLite, 65,535 on
+/// Postgres), and no faster above.
+const ROWS: usize = 250;
+/// Values that are bound for each row, the manifest aside, which is bound once for all of them.
+const VALUES: usize = 12;
+/// The same for an entry of a set that has neither nested manifests nor locations of single entries.
+const PLAIN_VALUES: usize = 10;
+
+/// The statement of full length, for either kind of set.
+static FULL: LazyLock<[Arc<str>; 2]> = LazyLock::new(|| [true, false].map(|plain| text(plain, ROWS).into()));
+
+fn text(plain: bool, count: usize) -> String {
+    let (more, values) = if plain { ("", PLAIN_VALUES) } else { (", locations, owner", VALUES) };
+    let row = |row: usize| format!("($1, {})", rows::placeholders(2 + row * values, values));
+    let rows: Vec<String> = (0..count).map(row).collect();
+    format!(
+        "INSERT INTO entries (manifest, position, path, size, sha256, media_type, kind, chunk_size, chunk_hashes, \
+         chunks_sha256, leads{more}) VALUES {}",
+        rows.join(", ")
+    )
+}
+
+/// What is bound to the statements, in order.
+pub(super) type Statements = Result<Vec<Statement>, BoxDynError>;
+
+pub(super) struct Statement {
+    sql: Arc<str>,
+    values: AnyArguments,
+    /// Only the statement of full length comes again.
+    is_full: bool,
+}
+
+/// The statements for a set's entries: made, or in the making.
+pub(super) enum Prepared {
+    Done(Statements),
+    Running(JoinHandle<Statements>),
+}
+
+impl Prepared {
+    /// Of a large set they are made on another thread.
+    pub(super) fn of(tree: &Arc<Tree>) -> Self {
+        if tree.entries().len() as u64 <= LARGE_ROWS {
+            return Self::Done(statements(tree));
+        }
+        let tree = tree.clone();
+        Self::Running(tokio::task::spawn_blocking(move || statements(&tree)))
+    }
+
+    pub(super) async fn insert(self, conn: &mut AnyConnection) -> Result<(), sqlx::Error> {
+        let statements = match self {
+            Self::Done(statements) => statements,
+            // It does not panic, and is broken off only when the process ends.
+            Self::Running(task) => task.await.map_err(|_| sqlx::Error::WorkerCrashed)?,
+        };
+        for Statement { sql, values, is_full } in statements.map_err(sqlx::Error::Encode)? {
+            sqlx::query_with(AssertSqlSafe(sql), values).persistent(is_full).execute(&mut *conn).await?;
+        }
+        Ok(())
+    }
+}
+
+fn statements(tree: &Tree) -> Statements {
+    let manifest = tree.root().identity.to_hex();
+    let plain = tree.nested().is_empty() && tree.entries().all(|entry| entry.entry.locations.is_none());
+    let per_row = if plain { PLAIN_VALUES } else { VALUES };
+    let mut seen = HashSet::with_capacity(tree.entries().len());
+    let mut statements = Vec::with_capacity(tree.entries().len().div_ceil(ROWS));
+    let mut entries = tree.entries().enumerate();
+    loop {
+        let some = entries.by_ref().take(ROWS);
+        let mut values = AnyArguments::default();
+        values.reserve(1 + per_row * some.size_hint().0, 0);
+        values.add(manifest.as_str())?;
+        let mut count = 0;
+        for (position, TreeEntry { path, owner, entry }) in some {
+            let Entry { size, sha256, media_type, kind, chunks, locations, .. } = entry;
+            values.add(rows::signed(position as u64)?)?;
+            values.add(path)?;
+            values.add(rows::signed(*size)?)?;
+            values.add(sha256.to_hex())?;
+            values.add(media_type.as_str())?;
+            values.add(rows::kind_text(*kind))?;
+            values.add(chunks.as_ref().map(|chunks| rows::signed(chunks.chunk_size)).transpose()?)?;
+            values.add(chunks.as_ref().map(rows::hashes_bytes))?;
+            values.add(chunks.as_ref().map(rows::list_name))?;
+            values.add(i64::from(seen.insert(*sha256)))?;
+            if !plain {
+                values.add(rows::locations_text(locations.as_deref())?)?;
+                values.add(owner.map(|owner| owner.to_hex()))?;
+            }
+            count += 1;
+        }
+        let is_full = count == ROWS;
+        match (count, is_full) {
+            (0, _) => return Ok(statements),
+            (_, true) => statements.push(Statement { sql: FULL[usize::from(!plain)].clone(), values, is_full }),
+            (_, false) => statements.push(Statement { sql: text(plain, count).into(), values, is_full }),
+        }
+    }
+}
