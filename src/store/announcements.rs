@@ -191,7 +191,7 @@ async fn carry_out(store: &Store, new: &NewAnnouncement) -> Result<(Transaction<
     if let Some(chat) = &chat {
         let set = InChat { announcement: id, chat, agent: &new.agent, manifest: &weight.manifest };
         match known {
-            None => hashes::list(&mut tx, &set, carried || new.order.is_some()).await?,
+            None => hashes::list(&mut tx, &set, new.order.is_some(), carried).await?,
             Some(_) if carried => hashes::add(&mut tx, &set).await?,
             Some(_) => {}
         }

@@ -135,6 +135,12 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
             format!("{}{}", hashes::MANIFESTS, hashes::EARLIER),
             vec![text("c1"), text("m1"), text("agent:1"), Value::Number(1)],
         ),
+        (hashes::BLOBS.to_owned(), vec![text("c1"), text("m1"), text("agent:1"), Value::Number(1)]),
+        (
+            format!("{}{}", hashes::RANKED_BLOBS, hashes::EARLIER),
+            vec![text("c1"), text("m1"), text("agent:1"), Value::Number(1)],
+        ),
+        (hashes::LISTED.to_owned(), vec![text("c1"), text("m1"), text("agent:1")]),
         (hashes::OF_CHAT.to_owned(), vec![text("c1")]),
         (hashes::OF_MANIFEST.to_owned(), vec![text("m1")]),
         (sessions::OF_SESSION.to_owned(), vec![text("agent:1"), text("s1"), text("c1")]),

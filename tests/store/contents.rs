@@ -2,6 +2,8 @@
 
 use serde_json::json;
 use sluice::protocol::Sha256;
+use sluice::store::{NewAnnouncement, NewSet, Scope, TaskRule};
+use sqlx::Connection as _;
 
 use super::db::TestDatabase;
 use super::sets::{self, announcement, id, open, set};
@@ -11,6 +13,8 @@ use crate::on_both_databases;
 on_both_databases!(
     two_agents_share_one_manifest,
     a_set_of_10_000_entries,
+    a_large_set_whose_entries_differ,
+    a_chat_that_lists_a_set_already_lists_it_anew,
     sets_are_listed_newest_first_by_page,
     orphaned_manifests_are_swept,
 );
@@ -64,6 +68,77 @@ async fn a_set_of_10_000_entries(database: &TestDatabase) {
     assert_eq!(seen, 10_000);
     let chunks = store.chunks(&identity, 9_999).await.unwrap().unwrap();
     assert_eq!((chunks.chunk_size, chunks.hashes), (262_144, vec![Sha256::of(&9_999_u64.to_be_bytes()); 3]));
+}
+
+/// Its rows are written by statements of several lengths, with every column.
+async fn a_large_set_whose_entries_differ(database: &TestDatabase) {
+    let store = open(database).await;
+    chat_with_session(&store, "c1", "s1").await;
+    let inner = set(&[("in", "in"), ("in too", "in too")]);
+    let url = |n: u64| format!("https://agent.example/{n}");
+    let entry = |n: u64| match n {
+        0 => sets::nested("nested/set.json", &inner),
+        _ => {
+            // Some are there twice.
+            let content = (n / 2).to_string();
+            let sha256 = Sha256::of(content.as_bytes());
+            let mut entry = json!({ "path": format!("{n:04}"), "size": content.len(), "sha256": sha256, "mediaType": "text/plain" });
+            if n.is_multiple_of(3) {
+                entry["locations"] = json!([{ "kind": "https", "url": url(n) }]);
+            }
+            entry
+        }
+    };
+    let mut value = sets::value(&[], None);
+    value["entries"] = (0..1201).map(entry).collect();
+    let root = sets::read(&value);
+    let identity = root.identity;
+    let new = NewAnnouncement {
+        set: NewSet::Tree(sets::tree(root, &[&inner])),
+        ..announcement(FLOW, Some("s1"), set(&[("another", "x")]))
+    };
+    stored(store.commit_announcement(new).await.unwrap());
+    let entries = store.entries(&id("c1"), &identity, None, 2000).await.unwrap().items;
+    assert_eq!(entries.len(), 1203);
+    assert_eq!(entries.iter().map(|entry| entry.position).collect::<Vec<_>>(), (0..1203).collect::<Vec<_>>());
+    assert_eq!([&*entries[1].path, &*entries[2].path, &*entries[3].path], ["nested/in", "nested/in too", "0001"]);
+    assert!(entries.iter().all(|entry| entry.version == Some(1)));
+    let alice = id("user:alice");
+    let scope = Scope { principal: &alice, chats: None };
+    for (path, locations) in
+        [("0999", vec![url(999)]), ("1000", vec![]), ("1200", vec![url(1200)]), ("nested/in", vec![])]
+    {
+        let offers = store.offers_of_file(scope, &id("c1"), &identity, path, 10).await.unwrap();
+        let [offer] = &offers[..] else { panic!("{path}: {offers:?}") };
+        assert_eq!(
+            offer.locations.iter().map(|location| &location.target).collect::<Vec<_>>(),
+            locations.iter().collect::<Vec<_>>()
+        );
+    }
+    let twice = store.offers_of_blob(scope, None, &Sha256::of(b"500"), TaskRule::Any, 10).await.unwrap();
+    assert_eq!(twice.iter().map(|offer| &*offer.path).collect::<Vec<_>>(), ["1000"], "the first of its set");
+}
+
+/// What an announcement that is gone has left is brought up to date by the next one of the same set.
+async fn a_chat_that_lists_a_set_already_lists_it_anew(database: &TestDatabase) {
+    let store = open(database).await;
+    chat_with_session(&store, "c1", "s1").await;
+    store.bind_session(&id(OTHER), &id("s2"), &id("c1")).await.unwrap();
+    let manifest = set(&[("a", "a"), ("b", "b")]);
+    let announce = async |agent: &str, session: &str| {
+        let new = announcement(agent, Some(session), manifest.clone());
+        stored(store.commit_announcement(new).await.unwrap()).id
+    };
+    let gone = announce(FLOW, "s1").await;
+    announce(OTHER, "s2").await;
+    let mut conn = sqlx::AnyConnection::connect(&database.url).await.unwrap();
+    sqlx::query("DELETE FROM announcements WHERE id = $1").bind(gone).execute(&mut conn).await.unwrap();
+    announce(FLOW, "s1").await;
+    let alice = id("user:alice");
+    let scope = Scope { principal: &alice, chats: None };
+    let offers = store.offers_of_blob(scope, None, &Sha256::of(b"a"), TaskRule::Any, 10).await.unwrap();
+    let agents: Vec<_> = offers.iter().map(|offer| offer.agent.as_str()).collect();
+    assert_eq!(agents, [OTHER, FLOW], "who announces again comes after those who were there meanwhile");
 }
 
 async fn sets_are_listed_newest_first_by_page(database: &TestDatabase) {
