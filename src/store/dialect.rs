@@ -2,7 +2,7 @@
 
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
-use sqlx::{AnyConnection, Row as _};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection as _, Row as _};
 
 use super::StoreError;
 use crate::protocol::{ChatId, Principal};
@@ -60,6 +60,11 @@ impl Dialect {
         }
     }
 
+    /// Whether a statement that writes may take the rows that another one within it has written.
+    pub(super) fn hands_rows_on(self) -> bool {
+        self == Self::Postgres
+    }
+
     /// What makes a query in a transaction that writes hold the rows it finds until the end. SQLite has one writer
     /// anyway.
     pub(super) fn for_update(self) -> &'static str {
@@ -92,20 +97,27 @@ impl Dialect {
         sqlx::query(sql).fetch_one(conn).await?.try_get::<i64, _>(0).map(|found| found > 0)
     }
 
-    /// What the common migrations cannot say. Canonical manifests hardly compress on the way to disk, and trying costs
-    /// four times the insert.
+    /// What the common migrations cannot say.
     pub(super) async fn after_migrations(self, conn: &mut AnyConnection) -> Result<(), sqlx::Error> {
         if self == Self::Sqlite {
             return Ok(());
         }
-        let current = "SELECT count(*) FROM pg_attribute \
-                       WHERE attrelid = 'manifests'::regclass AND attname = 'bytes' AND attstorage <> 'e'";
-        // Asked first, because the statement locks the table even when it changes nothing.
-        let pending: i64 = sqlx::query(current).fetch_one(&mut *conn).await?.try_get(0)?;
-        if pending > 0 {
-            sqlx::query("ALTER TABLE manifests ALTER COLUMN bytes SET STORAGE EXTERNAL").execute(conn).await?;
+        let mut tx = conn.begin().await?;
+        // Two gateways that start at once would each wait for tables of the other.
+        sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))").bind("tables").execute(&mut *tx).await?;
+        // Asked first, because a statement that alters a table locks it even when it changes nothing.
+        for (pending, alter) in [(COMPRESSES, STORE_AS_IT_IS), (IS_PACKED, LEAVE_ROOM)] {
+            if sqlx::query(pending).fetch_one(&mut *tx).await?.try_get::<i64, _>(0)? > 0 {
+                sqlx::query(alter).execute(&mut *tx).await?;
+            }
         }
-        Ok(())
+        for row in sqlx::query(AssertSqlSafe(by_language(TABLES))).fetch_all(&mut *tx).await? {
+            let (alter, table): (String, String) = (row.try_get("alter_table")?, row.try_get("table_name")?);
+            sqlx::query(AssertSqlSafe(alter)).execute(&mut *tx).await?;
+            // What was known of the columns' values went with their types.
+            sqlx::query(AssertSqlSafe(format!("ANALYZE {table}"))).execute(&mut *tx).await?;
+        }
+        tx.commit().await
     }
 
     /// Sorts a driver's error by what the caller can do about it.
@@ -142,6 +154,34 @@ impl Dialect {
             }
         }
     }
+}
+
+/// Canonical manifests hardly compress on the way to disk, and trying costs four times the insert.
+const COMPRESSES: &str = "SELECT count(*) FROM pg_attribute \
+    WHERE attrelid = 'manifests'::regclass AND attname = 'bytes' AND attstorage <> 'e'";
+const STORE_AS_IT_IS: &str = "ALTER TABLE manifests ALTER COLUMN bytes SET STORAGE EXTERNAL";
+
+/// A file's next version goes beside the one before it where there is room, and the indexes stay as they are.
+const IS_PACKED: &str = "SELECT count(*) FROM pg_class \
+    WHERE oid = 'files'::regclass AND NOT COALESCE(reloptions @> ARRAY['fillfactor=45'], false)";
+const LEAVE_ROOM: &str = "ALTER TABLE files SET (fillfactor = 45)";
+
+/// Every table of the migrations.
+const TABLES: &str = "'chats', 'participants', 'agents', 'sessions', 'manifests', 'entries', 'announcements', 'nonces', \
+    'keys', 'audit', 'audit_agents', 'browsers', 'signin_codes', 'links', 'manifest_trees', 'files', 'file_versions', \
+    'ranks', 'endpoints', 'chat_hashes'";
+
+/// What has texts compared byte by byte, as SQLite does: nothing here is sorted for people, and by the rules of a language
+/// the database spends more on comparing keys than on all else that an index needs. One statement for each table that has
+/// such columns still.
+fn by_language(tables: &str) -> String {
+    format!(
+        "SELECT CAST(c.relname AS TEXT) AS table_name, 'ALTER TABLE ' || c.relname || ' ' || string_agg( \
+         'ALTER COLUMN ' || quote_ident(a.attname) || ' TYPE TEXT COLLATE \"C\"', ', ') AS alter_table FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid \
+         WHERE c.oid IN (SELECT to_regclass(t) FROM unnest(ARRAY[{tables}]) t) AND a.atttypid = 'text'::regtype \
+         AND NOT a.attisdropped AND a.attcollation <> (SELECT o.oid FROM pg_collation o \
+         WHERE o.collname = 'C' AND o.collnamespace = 'pg_catalog'::regnamespace) GROUP BY c.relname ORDER BY c.relname"
+    )
 }
 
 fn is_fatal(refusal: &dyn DatabaseError) -> bool {

@@ -86,6 +86,7 @@ async fn filled(database: &TestDatabase) -> Store {
     store
 }
 
+#[derive(Clone)]
 enum Value {
     Text(String),
     Number(i64),
@@ -159,18 +160,9 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         of(version_search(limited, &chat, (FileId(1), 1), 64)),
         (versions::latest_sql(), vec![text("c1"), Value::Number(-1), Value::Number(100)]),
         (versions::versions_sql(), vec![text("c1"), Value::Number(1), Value::Number(9), Value::Number(100)]),
-        (
-            versions::PUT.to_owned(),
-            vec![text("c1"), text("agent:1"), text("m1"), Value::Number(1), Value::Number(100_000)],
-        ),
-        (
-            versions::PUT_LATE.to_owned(),
-            vec![text("c1"), text("agent:1"), text("m1"), Value::Number(1), Value::Number(100_000)],
-        ),
         (ranks::OF_PREDECESSORS.to_owned(), vec![text("agent:1"), text("t1"), Value::Number(1), text("c:c1")]),
         (ranks::OF_SET.to_owned(), vec![text("m1")]),
         (sessions::WAITING.to_owned(), vec![text("agent:1"), text("s1")]),
-        (versions::NUMBER.to_owned(), vec![Value::Number(1), Value::Number(0)]),
         (manifests::ANNOUNCED_BY.to_owned(), vec![text("m1"), text("agent:1")]),
         (announcements::KNOWN.to_owned(), vec![text("m1"), text("agent:1")]),
         (announcements::LATER.to_owned(), vec![text("agent:1"), text("t1"), Value::Number(1), text("c:c1")]),
@@ -218,8 +210,22 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         (links::LINKS.to_owned(), vec![text("user:1"), text("c1"), Value::Number(10)]),
         (links::LINKS_HELD.to_owned(), vec![text("user:1"), Value::Number(10)]),
     ];
+    let of_set = |more: &[i64]| {
+        let set = [text("c1"), text("agent:1"), text("m1")].into_iter();
+        set.chain([1].iter().chain(more).map(|number| Value::Number(*number))).collect::<Vec<_>>()
+    };
+    let versions = match database.is_postgres() {
+        true => {
+            [versions::PUT, versions::PUT_LATE].map(|put| (versions::number_put(put), of_set(&[100_000, 0]))).to_vec()
+        }
+        false => vec![
+            (versions::PUT.to_owned(), of_set(&[100_000])),
+            (versions::PUT_LATE.to_owned(), of_set(&[100_000])),
+            (versions::number(), of_set(&[0])),
+        ],
+    };
     let sweeps = browsers::SWEEP_HANDED_OUT.map(|sql| (sql.to_owned(), vec![Value::Number(10), Value::Number(5)]));
-    for (sql, values) in statements.into_iter().chain(reads).chain(sweeps) {
+    for (sql, values) in statements.into_iter().chain(reads).chain(versions).chain(sweeps) {
         let steps = plan(&store, database, &sql, &values).await;
         assert!(!steps.is_empty());
         // SQLite goes through what a part of the statement has found as well.

@@ -99,23 +99,40 @@ pub(super) const PUT_LATE: &str = "INSERT INTO files (id, chat, agent, path, ver
     ON CONFLICT (chat, agent, path) DO UPDATE SET version = files.version + 1, \
     sha256 = excluded.sha256, size = excluded.size, media_type = excluded.media_type, kind = excluded.kind, \
     announcement = excluded.announcement WHERE files.sha256 <> excluded.sha256";
-/// What an announcement brought, among the versions.
-pub(super) const NUMBER: &str = "INSERT INTO file_versions \
-    (file, version, sha256, size, media_type, kind, announcement, created_at) \
-    SELECT id, version, sha256, size, media_type, kind, announcement, $2 FROM files WHERE announcement = $1";
+/// Adds what [`PUT`] or [`PUT_LATE`] wrote to the versions, with no index of files by announcement: that would be written
+/// anew for every file that changes. Where a statement can take rows from another, `put` is part of it.
+pub(super) fn number_put(put: &str) -> String {
+    format!(
+        "WITH put AS ({put} RETURNING id, version, sha256, size, media_type, kind, announcement) \
+         INSERT INTO file_versions ({VERSION}) \
+         SELECT id, version, sha256, size, media_type, kind, announcement, $6 FROM put"
+    )
+}
+/// The same after `put`, where it cannot. In the order that is written here, which SQLite takes from `CROSS JOIN`.
+pub(super) fn number() -> String {
+    format!(
+        "INSERT INTO file_versions ({VERSION}) \
+         SELECT f.id, f.version, f.sha256, f.size, f.media_type, f.kind, f.announcement, $5 FROM entries e \
+         CROSS JOIN files f ON f.chat = $1 AND f.agent = $2 AND f.path = e.path AND f.announcement = $4 \
+         WHERE e.manifest = $3"
+    )
+}
+const VERSION: &str = "file, version, sha256, size, media_type, kind, announcement, created_at";
 
 /// Gives the files of a finished set their versions.
 pub(super) async fn give(store: &Store, conn: &mut AnyConnection, set: &Set<'_>, now: i64) -> Result<(), sqlx::Error> {
     let first_id = store.next_ids(set.entries.max(1));
-    sqlx::query(if set.late { PUT_LATE } else { PUT })
-        .bind(set.chat.as_str())
-        .bind(set.agent.as_str())
-        .bind(set.manifest.to_hex())
-        .bind(set.announcement)
-        .bind(first_id)
-        .execute(&mut *conn)
-        .await?;
-    sqlx::query(NUMBER).bind(set.announcement).bind(now).execute(&mut *conn).await?;
+    let put = if set.late { PUT_LATE } else { PUT };
+    let of_set = |sql: String| {
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(set.chat.as_str()).bind(set.agent.as_str());
+        query.bind(set.manifest.to_hex()).bind(set.announcement)
+    };
+    if store.0.dialect.hands_rows_on() {
+        of_set(number_put(put)).bind(first_id).bind(now).execute(&mut *conn).await?;
+    } else {
+        of_set(put.to_owned()).bind(first_id).execute(&mut *conn).await?;
+        of_set(number()).bind(now).execute(&mut *conn).await?;
+    }
     let sql = "UPDATE announcements SET versioned = 1 WHERE id = $1";
     sqlx::query(sql).bind(set.announcement).execute(conn).await.map(drop)
 }

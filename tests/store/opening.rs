@@ -13,6 +13,8 @@ on_both_databases!(
     opening_again_finds_what_was_kept,
     a_newer_or_changed_or_half_migrated_database_is_refused,
     a_database_that_needs_migrations_is_refused_unless_asked,
+    what_a_new_version_changes_is_in_no_index,
+    texts_are_compared_byte_by_byte_also_those_from_before,
 );
 
 async fn opening_again_finds_what_was_kept(database: &TestDatabase) {
@@ -74,6 +76,52 @@ async fn a_database_that_needs_migrations_is_refused_unless_asked(database: &Tes
     assert!(refused.to_string().contains("sluice migrate"));
     open(database).await.close().await;
     Store::open(&database.url, only_look).await.unwrap();
+}
+
+/// An index over such a column would be written anew for every file that changes, and on Postgres all others with it.
+async fn what_a_new_version_changes_is_in_no_index(database: &TestDatabase) {
+    open(database).await.close().await;
+    let sql = match database.is_postgres() {
+        true => {
+            "SELECT DISTINCT CAST(a.attname AS TEXT) FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid \
+                 AND a.attnum = ANY (i.indkey) WHERE i.indrelid = 'files'::regclass ORDER BY 1"
+        }
+        false => "SELECT DISTINCT c.name FROM pragma_index_list('files') i, pragma_index_info(i.name) c ORDER BY 1",
+    };
+    let mut conn = sqlx::AnyConnection::connect(&database.url).await.unwrap();
+    let indexed: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut conn).await.unwrap();
+    assert_eq!(indexed, ["agent", "chat", "id", "path"]);
+}
+
+/// A database from before, with rows, whose texts are compared by the rules of a language.
+async fn texts_are_compared_byte_by_byte_also_those_from_before(database: &TestDatabase) {
+    let names = ["B", "a", "Z", "b"].map(|name| format!("chat-{name}"));
+    let store = open(database).await;
+    for name in &names {
+        store.put_chat(&id(name), None, &[id("user:alice")]).await.unwrap();
+    }
+    store.close().await;
+    if database.is_postgres() {
+        for (table, column) in [("chats", "id"), ("participants", "chat"), ("participants", "principal")] {
+            execute(database, &format!("ALTER TABLE {table} ALTER COLUMN {column} TYPE TEXT COLLATE \"default\""))
+                .await;
+        }
+        // Two gateways at once.
+        let (one, two) = tokio::join!(open(database), open(database));
+        one.close().await;
+        two.close().await;
+        let left = "SELECT CAST(c.relname || '.' || a.attname AS TEXT) FROM pg_attribute a \
+                    JOIN pg_class c ON c.oid = a.attrelid JOIN pg_collation o ON o.oid = a.attcollation \
+                    WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace AND a.attnum > 0 \
+                    AND NOT a.attisdropped AND o.collname <> 'C' AND c.relname <> '_sqlx_migrations'";
+        let mut conn = sqlx::AnyConnection::connect(&database.url).await.unwrap();
+        let left: Vec<String> = sqlx::query_scalar(left).fetch_all(&mut conn).await.unwrap();
+        assert!(left.is_empty(), "a table is missing from the dialect's list: {left:?}");
+    }
+    let mut conn = sqlx::AnyConnection::connect(&database.url).await.unwrap();
+    let sql = "SELECT c.id FROM chats c JOIN participants p ON p.chat = c.id WHERE p.principal = $1 ORDER BY c.id";
+    let sorted: Vec<String> = sqlx::query_scalar(sql).bind("user:alice").fetch_all(&mut conn).await.unwrap();
+    assert_eq!(sorted, ["chat-B", "chat-Z", "chat-a", "chat-b"]);
 }
 
 #[tokio::test]
