@@ -7,7 +7,7 @@ use super::hashes::{self, InChat};
 use super::quota::{self, Exceeded, Here, Quota, Weight};
 use super::ranks::{self, Successor};
 use super::versions::{self, Set};
-use super::{Store, StoreError, manifests, rows, sessions};
+use super::{LARGE_ROWS, Store, StoreError, manifests, rows, sessions};
 use crate::protocol::frames::Progress;
 use crate::protocol::{ChatId, Location, Principal, SessionId, Sha256, TaskId, Tree};
 
@@ -127,18 +127,17 @@ async fn commit(store: Store, new: Arc<NewAnnouncement>) -> Result<Commit, sqlx:
         }
         None => carry_out(&store, &new).await?,
     };
-    if matches!(outcome, Commit::Stored(_)) {
+    if is_stored(&outcome) {
         tx.commit().await?;
+        if rows_of(&new) > LARGE_ROWS {
+            store.checkpoint();
+        }
     }
     Ok(outcome)
 }
 
 async fn carry_out(store: &Store, new: &NewAnnouncement) -> Result<(Transaction<'static, Any>, Commit), sqlx::Error> {
-    let rows = match &new.set {
-        NewSet::Tree(tree) => tree.entries().len() as u64,
-        NewSet::Known(_, entries) => *entries,
-    };
-    let _turn = store.turn(rows).await;
+    let _turn = store.turn(rows_of(new)).await;
     let mut tx = store.begin().await?;
     store.0.dialect.lock_agent(&mut tx, &new.agent).await?;
     let chat = match &new.session {
@@ -208,6 +207,14 @@ async fn carry_out(store: &Store, new: &NewAnnouncement) -> Result<(Transaction<
         versions::give(store, &mut tx, &set, now).await?;
     }
     Ok((tx, Commit::Stored(Announced { id, chat, new: known.is_none() })))
+}
+
+/// How many rows of each kind it brings.
+fn rows_of(new: &NewAnnouncement) -> u64 {
+    match &new.set {
+        NewSet::Tree(tree) => tree.entries().len() as u64,
+        NewSet::Known(_, entries) => *entries,
+    }
 }
 
 /// A set with nothing left to do.

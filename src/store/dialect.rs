@@ -38,6 +38,26 @@ impl Dialect {
         }
     }
 
+    /// What the connection that writes is told as well, where there is one for that.
+    pub(super) fn on_connect_to_write(self) -> &'static [&'static str] {
+        match self {
+            Self::Sqlite => &[
+                // KiB. The indexes that a large announcement goes into stay in memory until its commit.
+                "PRAGMA cache_size = -32768",
+                // Pages. Only when nobody has come to it for long: see `checkpoint`.
+                "PRAGMA wal_autocheckpoint = 32768",
+                // What is left of the log's file once it begins anew, in bytes.
+                "PRAGMA journal_size_limit = 67108864",
+            ],
+            Self::Postgres => &[],
+        }
+    }
+
+    /// What moves the committed pages of the log into the database's file and holds off nobody meanwhile.
+    pub(super) fn checkpoint(self) -> Option<&'static str> {
+        (self == Self::Sqlite).then_some("PRAGMA wal_checkpoint(PASSIVE)")
+    }
+
     /// How many writes of many rows may run at once: SQLite has one writer, and on Postgres most connections are to stay
     /// free for everybody else.
     pub(super) fn large_writes(self) -> usize {

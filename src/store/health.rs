@@ -81,7 +81,10 @@ impl Store {
             .await?;
             tx.commit().await
         });
-        match taken.await {
+        let taken = taken.await;
+        // What single small writes have left, every time.
+        self.checkpoint();
+        match taken {
             Err(StoreError::Unavailable(_)) if self.0.written.load(Ordering::Relaxed) != written => Ok(()),
             taken => taken,
         }

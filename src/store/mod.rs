@@ -252,6 +252,17 @@ impl Store {
         self.0.writer.begin_with(self.0.dialect.begin()).await
     }
 
+    /// Moves what was committed from SQLite's log into its file, beside everybody else: at the end of a commit it would be
+    /// part of somebody's write. What fails is left for the next time.
+    fn checkpoint(&self) {
+        let Some(statement) = self.0.dialect.checkpoint() else { return };
+        let store = self.clone();
+        self.0.tasks.spawn(async move {
+            let moved = sqlx::query(statement).execute(&store.0.reader);
+            let _ = tokio::time::timeout(store.0.operation_timeout, moved).await;
+        });
+    }
+
     /// Waits for the turn of a write of so many rows. Without it, agents that announce huge sets would fill the queue for
     /// the database, in which everybody else's small writes stand as well.
     async fn turn(&self, rows: u64) -> Option<SemaphorePermit<'_>> {

@@ -26,7 +26,7 @@ impl Store {
 
         let reader = target.pool(options.connections.max(1), &options);
         let writer = match target.dialect {
-            Dialect::Sqlite => target.pool(1, &options),
+            Dialect::Sqlite => target.writer(&options),
             Dialect::Postgres => reader.clone(),
         };
         Ok(Self(Arc::new(Inner {

@@ -109,14 +109,24 @@ impl Target {
         }
     }
 
+    /// Connections for whatever there is to do.
     pub(super) fn pool(&self, connections: u32, options: &StoreOptions) -> AnyPool {
+        self.pool_of(connections, options, &[])
+    }
+
+    /// The one connection that writes.
+    pub(super) fn writer(&self, options: &StoreOptions) -> AnyPool {
+        self.pool_of(1, options, self.dialect.on_connect_to_write())
+    }
+
+    fn pool_of(&self, connections: u32, options: &StoreOptions, more: &'static [&'static str]) -> AnyPool {
         let on_connect = self.dialect.on_connect();
         let pool = AnyPoolOptions::new()
             .max_connections(connections)
             .acquire_timeout(options.acquire_timeout)
             .after_connect(move |conn, _| {
                 Box::pin(async move {
-                    for statement in on_connect {
+                    for statement in on_connect.iter().chain(more) {
                         sqlx::query(*statement).execute(&mut *conn).await?;
                     }
                     Ok(())

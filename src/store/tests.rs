@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::test_database::TestDatabase;
-use super::{Commit, NewAnnouncement, NewSet, Quota, Store, StoreOptions};
+use super::{Commit, LARGE_ROWS, NewAnnouncement, NewSet, Quota, Store, StoreOptions};
 use crate::clock::Clock;
 use crate::protocol::{GrowingTree, Sha256, manifest};
 
@@ -13,13 +13,17 @@ async fn store(folder: &tempfile::TempDir, clock: Clock) -> Store {
 
 /// An announcement that takes about 200 KiB.
 fn announcement() -> NewAnnouncement {
-    let entry = |n: u32| {
+    announcement_of(500)
+}
+
+fn announcement_of(entries: u64) -> NewAnnouncement {
+    let entry = |n: u64| {
         let sha256 = Sha256::of(&n.to_be_bytes());
         serde_json::json!({ "path": format!("{n}"), "size": 1, "sha256": sha256, "mediaType": "text/plain" })
     };
     let value = serde_json::json!({
         "kind": "webagents.artifact-set/v1", "createdAt": "2026-10-17T10:00:00Z", "expiresAt": null,
-        "producer": { "agent": "https://agent.example" }, "entries": (0..500).map(entry).collect::<Vec<_>>(),
+        "producer": { "agent": "https://agent.example" }, "entries": (0..entries).map(entry).collect::<Vec<_>>(),
     });
     let tree = GrowingTree::of(manifest::read(&value.to_string()).unwrap()).unwrap();
     NewAnnouncement {
@@ -48,6 +52,21 @@ async fn a_full_disk_is_unavailable_and_leaves_nothing_half_written() {
     assert_eq!(store.manifest_bytes(&tree.root().identity).await.unwrap(), None);
     let kept = store.commit_announcement(announcement()).await.unwrap();
     assert!(matches!(kept, Commit::Stored(announced) if announced.new));
+}
+
+/// Neither at the end of its own commit nor of the next one, which may be somebody's who waits.
+#[tokio::test]
+async fn a_large_set_goes_from_the_log_into_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(&folder, Clock::system()).await;
+    let bytes = || std::fs::metadata(folder.path().join("sluice.db")).unwrap().len();
+    let before = bytes();
+    store.commit_announcement(announcement()).await.unwrap();
+    assert_eq!(bytes(), before, "a small one waits for others");
+    store.commit_announcement(announcement_of(LARGE_ROWS + 1)).await.unwrap();
+    store.0.tasks.close();
+    store.0.tasks.wait().await;
+    assert!(bytes() > before + 200_000, "{} after {before}", bytes());
 }
 
 #[tokio::test]
