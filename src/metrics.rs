@@ -28,6 +28,8 @@ pub struct Metrics {
     pub reads_running: IntGauge,
     /// Feeds waiting for a read slot.
     pub slot_waits: IntGauge,
+    /// Times a highest rate held bytes back, by `limit`: the transfer's, its reader's, or the agent's.
+    pub rate_waits: IntCounterVec,
     /// Times an agent had used up a read's credit while its reader had not drained.
     pub credit_waits: IntCounter,
     /// Times a transfer asked for its remaining bytes again, by `reason`.
@@ -103,6 +105,7 @@ impl Metrics {
             reads_ended: counters(&r, "sluice_reads_ended_total", "Reads ended.", &["outcome"])?,
             reads_running: gauge(&r, "sluice_reads_running", "Reads in flight.")?,
             slot_waits: gauge(&r, "sluice_read_slot_waits", "Feeds waiting for a read slot.")?,
+            rate_waits: counters(&r, "sluice_rate_waits_total", "Times a highest rate held bytes back.", &["limit"])?,
             credit_waits: counter(&r, "sluice_credit_waits_total", "Times a read's credit was used up by its agent.")?,
             resumes: counters(&r, "sluice_resumes_total", "Times remaining bytes were asked for again.", &["reason"])?,
             first_byte_seconds: first_byte(&r)?,

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::budget::Admission;
 use super::course::Course;
 use super::live::{Live, State, TransferId};
+use super::pacing::Pacing;
 use super::spool::Given;
 use super::whereabouts::Whereabouts;
 use super::{TransferError, Transfers};
@@ -31,6 +32,8 @@ pub struct Cursor {
     wanted: Wanted,
     from: From,
     position: u64,
+    /// What it may have at most, if there is a limit.
+    pacing: Option<Box<Pacing>>,
     /// A piece that came before anybody asked for it.
     first: Option<Bytes>,
 }
@@ -62,9 +65,20 @@ impl Cursor {
         transfers: Arc<Transfers>,
         (live, whereabouts, admission): (Arc<Live>, Arc<Whereabouts>, Admission),
         wanted: Wanted,
+        pacing: Option<Box<Pacing>>,
     ) -> Self {
         let position = live.range.start;
-        Self { transfers, live, whereabouts, _admission: admission, wanted, from: From::Nowhere, position, first: None }
+        Self {
+            transfers,
+            live,
+            whereabouts,
+            _admission: admission,
+            wanted,
+            from: From::Nowhere,
+            position,
+            pacing,
+            first: None,
+        }
     }
 
     /// Waits for the first byte that may be released.
@@ -72,7 +86,7 @@ impl Cursor {
         let first = std::future::poll_fn(|cx| {
             self.whereabouts.register(cx);
             self.live.polled();
-            self.whereabouts.failed().map_or_else(|| self.poll_piece(cx), |error| Poll::Ready(Some(Err(error))))
+            self.whereabouts.failed().map_or_else(|| self.poll_paced(cx), |error| Poll::Ready(Some(Err(error))))
         });
         self.first = first.await.transpose()?;
         Ok(())
@@ -133,7 +147,7 @@ impl Cursor {
                 if !matches!(self.from, From::Feed) {
                     self.live.set_state(State::Reading);
                 }
-                ready!(self.poll_piece(cx))
+                ready!(self.poll_paced(cx))
             }
         };
         if let Some(Ok(piece)) = &next {
@@ -145,6 +159,22 @@ impl Cursor {
             self.transfers.metrics.bytes_sent.inc_by(piece.len() as u64);
         }
         Poll::Ready(next)
+    }
+
+    /// The next bytes, when no rate holds them back.
+    fn poll_paced(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, TransferError>>> {
+        loop {
+            if let Some(pacing) = &mut self.pacing
+                && let Some(slice) = ready!(pacing.poll(cx, &self.live))
+            {
+                return Poll::Ready(Some(Ok(slice)));
+            }
+            let next = ready!(self.poll_piece(cx));
+            match (next, &mut self.pacing) {
+                (Some(Ok(piece)), Some(pacing)) => pacing.put(piece),
+                (next, _) => return Poll::Ready(next),
+            }
+        }
     }
 
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, TransferError>>> {

@@ -25,8 +25,12 @@ impl Feed {
         self.wanting_since = None;
         self.pause = PAUSES.0;
         self.sources.delivered();
-        if let Some(sample) = self.reads.front_mut().and_then(|asked| asked.upstream.take_round_trip()) {
+        let sample = self.reads.front_mut().and_then(|asked| asked.upstream.take_round_trip());
+        if let Some(sample) = sample {
             self.window.round_trip(sample);
+        }
+        if let Some(sharing) = &self.sharing {
+            sharing.came(bytes.len() as u64, sample, now.into_std());
         }
         let source = self.sources.place();
         let (span, position) = (self.verifier.span_start(), self.verifier.position());
