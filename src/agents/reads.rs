@@ -355,7 +355,8 @@ mod tests {
     fn a_read_keeps_its_slot_until_its_end() {
         for ends in [true, false] {
             let mut f = Fixture::new();
-            let held: Vec<_> = (1..CONCURRENT_READS).map(|_| f.slots.try_take(&["user:a".parse().unwrap()]).unwrap()).collect();
+            let held: Vec<_> =
+                (1..CONCURRENT_READS).map(|_| f.slots.try_take(&["user:a".parse().unwrap()]).unwrap()).collect();
             let read = f.ask("r", 2, 1);
             f.data("r", 0, b"ab");
             drop(read);

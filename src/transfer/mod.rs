@@ -213,7 +213,8 @@ impl Transfers {
         let lies = range.is_empty() && readable.size == 0 && readable.sha256 != Sha256::of(b"");
         let expires_at = readable.expires_at;
         let course = |now| Course::new(readable, range, expires_at.is_some_and(|at| at <= now));
-        let mut cursor = self.enter((reader, agent), wanted, (places, as_of), (cut, pacing), |now| Wanted::Blob(course(now)))?;
+        let mut cursor =
+            self.enter((reader, agent), wanted, (places, as_of), (cut, pacing), |now| Wanted::Blob(course(now)))?;
         let expired = expires_at.is_some_and(|at| at <= cursor.live().since);
         if lies {
             return Err(cursor.fail(TransferError::HashMismatch));
@@ -260,8 +261,7 @@ impl Transfers {
         if let Some(rate) = self.limits.transfer_rate {
             rates.push((pacing::shared(rate), held("transfer")));
         }
-        if let Some(rate) = self.limits.reader_rate
-        {
+        if let Some(rate) = self.limits.reader_rate {
             let mut reader = self.readers.entry(reader.clone()).or_default();
             rates.push((reader.rate.get_or_insert_with(|| pacing::shared(rate)).clone(), held("reader")));
         }

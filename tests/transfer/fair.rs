@@ -46,9 +46,8 @@ async fn fifty_connections_get_no_more_than_five() {
     let set = single(bytes(1, FRAME).repeat(200));
     let agent = stage.agent_with("ada", &set).await;
     let path = url(&set);
-    let readers = [("user:alice", 50), ("user:bob", 5)].map(|(reader, count)| {
-        (stage.gateway.reader(reader), count, Arc::new(Taken::default()))
-    });
+    let readers = [("user:alice", 50), ("user:bob", 5)]
+        .map(|(reader, count)| (stage.gateway.reader(reader), count, Arc::new(Taken::default())));
     let connections = readers.iter().flat_map(|(token, count, taken)| {
         std::iter::repeat_with(|| download(&stage, &path, token, taken)).take(*count)
     });

@@ -8,8 +8,8 @@ use tokio_tungstenite::tungstenite::{Bytes, Message};
 
 use crate::stage::{FRAME, Stage, body, single, url};
 use crate::support::log::Kind;
-use crate::support::{Agent, Gateway, What, bytes, span};
 use crate::support::proxy::Proxy;
+use crate::support::{Agent, Gateway, What, bytes, span};
 
 /// Answers that may go before a pong: what the connection's task had in its hands when the ping came.
 const BEFORE: usize = 64;
