@@ -26,7 +26,7 @@ impl Transfers {
         cut: Option<CancellationToken>,
     ) -> Result<Cursor, TransferError> {
         let (who, blob) = ((reader, manifest.agent.clone()), (manifest.sha256, manifest.size, range));
-        let allowed = (manifest.places.clone(), manifest.as_of);
+        let allowed = (manifest.places.clone(), manifest.as_of, None);
         let mut cursor = self.enter(who, blob, allowed, cut, |_| Wanted::Manifest(manifest))?;
         cursor.begin().await?;
         Ok(cursor)
