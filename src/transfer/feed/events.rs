@@ -36,10 +36,11 @@ impl Feed {
         let (span, position) = (self.verifier.span_start(), self.verifier.position());
         let (spool, keeping, fast) = (&self.spool, &mut self.keeping, self.window.is_fast());
         let (verifier, released) = (&mut self.verifier, &mut self.released);
+        let served_by = self.sources.current();
         let accept = || {
             verifier.accept(bytes, |piece| {
                 *released = true;
-                keeping.take(&piece);
+                keeping.take(&piece, served_by);
                 if piece.verified {
                     spool.verified(piece.start + piece.bytes.len() as u64);
                 }
@@ -54,7 +55,6 @@ impl Feed {
         // A span that began within this frame is this source's alone; one that went on may be another's in part.
         let went_on = |start| Some(start) == span && position > start;
         let alone = |start| !went_on(start) || self.span_source == Some(source);
-        let served_by = self.sources.current();
         self.keeping
             .settle(|object| (has_the_bytes(served_by) && alone(object.range.start)).then_some(&served_by.agent));
         if let Err(mismatch) = checked {
