@@ -149,7 +149,9 @@ impl Feed {
                 self.sources.give_up(TransferError::BlobGone);
                 self.count_resume("next_source");
             }
-            FetchEnd::Refused(Refusal::Unsupported | Refusal::Own | Refusal::Wrong(_) | Refusal::Unreachable(_)) => {
+            FetchEnd::Refused(
+                Refusal::Unsupported | Refusal::Own | Refusal::Denied(_) | Refusal::Wrong(_) | Refusal::Unreachable(_),
+            ) => {
                 self.sources.give_up(TransferError::AgentFailed);
                 self.count_resume("next_source");
             }
