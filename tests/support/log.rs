@@ -134,24 +134,26 @@ impl Log {
 
     /// The first event from `mark` on that is wanted; waits for it, and fails the test when it does not come.
     pub async fn wait_from(&self, mark: usize, wanted: impl Fn(&Event) -> bool) -> Event {
-        let mut len = self.len.subscribe();
-        let waiting = async {
-            let mut seen = mark;
-            loop {
-                len.borrow_and_update();
-                {
-                    let events = self.events.lock().unwrap();
-                    if let Some(event) = events.iter().skip(seen).find(|event| wanted(event)) {
-                        return event.clone();
-                    }
-                    seen = events.len().max(mark);
-                }
-                len.changed().await.expect("the log holds the sender");
-            }
-        };
-        match timeout(DEADLINE, waiting).await {
+        match timeout(DEADLINE, self.next_from(mark, wanted)).await {
             Ok(event) => event,
             Err(_) => panic!("the event did not come within {DEADLINE:?}; there was only:\n{}", self.text(mark)),
+        }
+    }
+
+    /// The same for one that need not come.
+    pub async fn next_from(&self, mark: usize, wanted: impl Fn(&Event) -> bool) -> Event {
+        let mut len = self.len.subscribe();
+        let mut seen = mark;
+        loop {
+            len.borrow_and_update();
+            {
+                let events = self.events.lock().unwrap();
+                if let Some(event) = events.iter().skip(seen).find(|event| wanted(event)) {
+                    return event.clone();
+                }
+                seen = events.len().max(mark);
+            }
+            len.changed().await.expect("the log holds the sender");
         }
     }
 

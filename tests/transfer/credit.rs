@@ -60,6 +60,21 @@ async fn a_fast_reader_is_not_held_up_by_credit() {
 }
 
 #[tokio::test]
+async fn a_range_ends_within_a_chunk_however_little_memory_there_is() {
+    // Room for one transfer, and for one frame of it.
+    let stage = Stage::with(|layer| layer.memory_budget = Some("512KiB".parse().unwrap())).await;
+    let set = single(bytes(5, 9 * FRAME)).chunked(8 * FRAME);
+    let agent = stage.agent_with("ada", &set).await;
+    for frame in [FRAME, 20_000] {
+        agent.behave(Behaviour::obedient().frames_of(frame));
+        for end in [4 * FRAME, 4 * FRAME + 1, 5 * FRAME - 1, 6 * FRAME + 999, 7 * FRAME + 1, 8 * FRAME - 1] {
+            let answer = stage.range(&url(&set), &format!("bytes=0-{}", end - 1)).await;
+            assert_bytes(&body(answer).await, &set.files[0].bytes[..end], &format!("{end} in frames of {frame}"));
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_greedy_agent_loses_the_read() {
     let stage = Stage::new().await;
     let set = single(bytes(3, 64 * FRAME)).chunked(FRAME);

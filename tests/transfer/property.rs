@@ -68,7 +68,7 @@ async fn hold(stage: &Stage, n: usize, case: Case) -> Result<(), TestCaseError> 
     let cutting = async {
         let mut mark = 0;
         loop {
-            agent.log().wait_from(mark, |event| event.what == What::Cut).await;
+            agent.log().next_from(mark, |event| event.what == What::Cut).await;
             mark = agent.log().mark();
             agent.behave(behaviour(events.next()));
             agent.reconnect().await;
