@@ -9,7 +9,7 @@ use super::search::{
 use super::test_database as db;
 use super::{
     FileId, Outdated, ReadFilter, Scope, Store, StoreOptions, TaskRule, agents, announcements, audit, browsers, chats,
-    endpoints, hashes, keys, links, listed, manifests, nonces, quota, ranks, retention, sessions, sets, versions,
+    endpoints, hashes, keys, links, listed, manifests, names, nonces, quota, ranks, retention, sessions, sets, versions,
 };
 use crate::on_both_databases;
 use crate::protocol::{ChatId, Principal, Sha256};
@@ -177,6 +177,8 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         (quota::LET_IN.to_owned(), vec![text("agent:1")]),
         (quota::UNBOUND_AT.to_owned(), vec![text("h1:443")]),
         (agents::FIRST_NAME.to_owned(), vec![text("agent:1")]),
+        (names::OF_AGENT.to_owned(), vec![text("agent:1"), Value::Number(256)]),
+        (names::STRANGERS_AT.to_owned(), vec![text("h1:443"), Value::Number(2000)]),
         (agents::KNOWS.to_owned(), vec![text("agent:1")]),
         (endpoints::OF_PRINCIPAL.to_owned(), vec![text("agent:1")]),
         (endpoints::known_at(2), vec![text("h1:443"), text("h2:443")]),

@@ -16,8 +16,8 @@ use crate::read::{Coverage, Promise, object_at};
 pub struct Course {
     /// The blob, and where the caller may have it from.
     pub readable: Arc<Readable>,
-    /// The set has expired: its agents are asked once, and not waited for.
-    pub expired: bool,
+    /// Its agents are asked once, and not waited for: the set has expired, or another was waited for already.
+    pub impatient: bool,
     promise: Promise,
     /// The agents whose stored bytes the caller may have.
     agents: Arc<[Voucher]>,
@@ -25,7 +25,7 @@ pub struct Course {
 
 impl Course {
     /// The course of `range`, on which the caller has already been found to be.
-    pub fn new(readable: Readable, range: ByteRange, expired: bool) -> Self {
+    pub fn new(readable: Readable, range: ByteRange, impatient: bool) -> Self {
         let promise = Promise::new(range, readable.size, readable.chunks.as_deref());
         let mut agents: Vec<Voucher> = Vec::new();
         for source in &readable.sources {
@@ -34,7 +34,7 @@ impl Course {
                 agents.push(agent);
             }
         }
-        Self { readable: Arc::new(readable), expired, promise, agents: agents.into() }
+        Self { readable: Arc::new(readable), impatient, promise, agents: agents.into() }
     }
 
     /// How much of the range is checked before it can complete.
@@ -73,7 +73,7 @@ impl Course {
         };
         mine.sha256 == theirs.sha256
             && mine.size == theirs.size
-            && self.expired == other.expired
+            && self.impatient == other.impatient
             && same_chunks
             && mine.sources == theirs.sources
     }

@@ -189,23 +189,24 @@ impl Transfers {
     }
 
     /// Begins a transfer, and answers with the first byte that may be released: what fails earlier has a status.
-    /// `cut` ends a response whose cursor may not be asked for a next byte for as long as its reader takes none.
+    /// `cut` ends a response whose cursor may not be asked for a next byte for as long as its reader takes none; `waits`:
+    /// for agents that cannot be asked at once.
     pub async fn open(
         self: &Arc<Self>,
         reader: Principal,
-        readable: Readable,
+        (readable, waits): (Readable, bool),
         range: ByteRange,
         cut: Option<CancellationToken>,
     ) -> Result<Cursor, TransferError> {
         let pacing = self.pacing(&reader);
-        self.open_at(reader, readable, range, (cut, pacing)).await
+        self.open_at(reader, (readable, waits), range, (cut, pacing)).await
     }
 
     /// The same at any pace.
     async fn open_at(
         self: &Arc<Self>,
         reader: Principal,
-        readable: Readable,
+        (readable, waits): (Readable, bool),
         range: ByteRange,
         (cut, pacing): (Option<CancellationToken>, Option<Box<Pacing>>),
     ) -> Result<Cursor, TransferError> {
@@ -215,7 +216,7 @@ impl Transfers {
         let wanted = (readable.sha256, readable.size, range);
         let lies = range.is_empty() && readable.size == 0 && readable.sha256 != Sha256::of(b"");
         let expires_at = readable.expires_at;
-        let course = |now| Course::new(readable, range, expires_at.is_some_and(|at| at <= now));
+        let course = |now| Course::new(readable, range, !waits || expires_at.is_some_and(|at| at <= now));
         let mut cursor =
             self.enter((reader, agent), wanted, allowed, (cut, pacing), |now| Wanted::Blob(course(now)))?;
         let expired = expires_at.is_some_and(|at| at <= cursor.live().since);
@@ -280,7 +281,7 @@ impl Transfers {
     ) -> Result<Bytes, TransferError> {
         let range = ByteRange::whole(readable.size);
         // What the gateway reads for itself has deadlines of its own.
-        let mut cursor = self.open_at(reader, readable, range, (None, None)).await?;
+        let mut cursor = self.open_at(reader, (readable, true), range, (None, None)).await?;
         let mut bytes = BytesMut::with_capacity(usize::try_from(range.len()).unwrap_or(0));
         while let Some(piece) = std::future::poll_fn(|cx| cursor.poll_next(cx)).await {
             let piece = piece?;
@@ -290,10 +291,10 @@ impl Transfers {
         Ok(bytes.freeze())
     }
 
-    /// Whether a range from `start` on would continue bytes that may be wrong in `reader`'s hands: it is then answered whole.
-    pub fn is_spoilt(&self, reader: &Principal, readable: &Readable, start: u64) -> bool {
-        let mut sources = readable.sources.iter();
-        sources.any(|source| self.mismatches.spoil(reader, &source.agent, readable.sha256, start))
+    /// Whether a range from `start` on would continue bytes of one of these agents that may be wrong in `reader`'s hands:
+    /// it is then answered whole.
+    pub fn is_spoilt(&self, reader: &Principal, agents: &[Principal], sha256: Sha256, start: u64) -> bool {
+        agents.iter().any(|agent| self.mismatches.spoil(reader, agent, sha256, start))
     }
 
     /// Lets another process have the cache, once no transfer runs any more.
