@@ -9,7 +9,8 @@ use super::search::{
 use super::test_database as db;
 use super::{
     FileId, Outdated, ReadFilter, Scope, Store, StoreOptions, TaskRule, agents, announcements, audit, browsers, chats,
-    endpoints, hashes, keys, links, listed, manifests, names, nonces, quota, ranks, retention, sessions, sets, versions,
+    endpoints, hashes, keys, links, listed, manifests, names, nonces, quota, ranks, retention, sessions, sets,
+    versions,
 };
 use crate::on_both_databases;
 use crate::protocol::{ChatId, Principal, Sha256};
