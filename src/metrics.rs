@@ -75,6 +75,11 @@ pub struct Metrics {
     /// Objects begun to be written to the cache, by `outcome`: `kept`, `dropped` unfinished, `slow` or `failed` where the
     /// disk was.
     pub cache_writes: IntCounterVec,
+    /// Waits for an object that was being written for another reader, by `outcome`: `over` when it was held or dropped,
+    /// `given_up` when it came no nearer.
+    pub cache_waits: IntCounterVec,
+    /// 1 while the cache is not written because the disk refused something.
+    pub cache_refused: IntGauge,
     /// Bytes read from the cache.
     pub cache_read_bytes: IntCounter,
     /// Bytes that the cache's objects count for.
@@ -147,6 +152,17 @@ impl Metrics {
                 &["outcome"],
             )?,
             cache_writes: counters(&r, "sluice_cache_writes_total", "Objects written to the cache.", &["outcome"])?,
+            cache_waits: counters(
+                &r,
+                "sluice_cache_waits_total",
+                "Waits for objects that were being written for another reader.",
+                &["outcome"],
+            )?,
+            cache_refused: gauge(
+                &r,
+                "sluice_cache_refused",
+                "1 while the cache is not written because the disk refused something.",
+            )?,
             cache_read_bytes: counter(&r, "sluice_cache_read_bytes_total", "Bytes read from the cache.")?,
             cache_bytes: gauge(&r, "sluice_cache_bytes", "Bytes that the cache's objects count for.")?,
             cache_objects: gauge(&r, "sluice_cache_objects", "Objects in the cache.")?,

@@ -279,7 +279,13 @@ impl Gateway {
             state.transfers.watch(&drained),
             http::events::watch(&state, settings.stall_timeout, &drained),
             watch_database(&state, &writable, &draining),
-            sweep::run(state.store.clone(), state.clock.clone(), &state.metrics, retention, draining.clone()),
+            sweep::run(
+                (state.store.clone(), state.transfers.clone()),
+                state.clock.clone(),
+                &state.metrics,
+                retention,
+                draining.clone(),
+            ),
         );
         state.transfers.close();
         state.store.close().await;

@@ -409,7 +409,8 @@ fn read_file(path: &Path) -> Result<Layer, ConfigError> {
     parse_file(path, &text)
 }
 
-/// The parser's own rendering quotes the offending line, which may hold a password: only its message is kept.
+/// The parser's own rendering quotes the offending line, which may hold a password: only its message is kept, and of that
+/// nothing that repeats the value.
 fn parse_file(path: &Path, text: &str) -> Result<Layer, ConfigError> {
     toml::from_str(text).map_err(|error: toml::de::Error| {
         let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
@@ -418,8 +419,40 @@ fn parse_file(path: &Path, text: &str) -> Result<Layer, ConfigError> {
         let message = error.message();
         match message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')) {
             Some((name, _)) => ConfigError::UnknownSetting { path, line, name: name.to_owned() },
-            None => ConfigError::Malformed { path, line, reason: message.replace('\n', ", ") },
+            None => {
+                let reason = of_type(message).unwrap_or_else(|| message.replace('\n', ", "));
+                let reason = match key_at(text, line) {
+                    Some(key) => format!("{key}: {reason}"),
+                    None => reason,
+                };
+                ConfigError::Malformed { path, line, reason }
+            }
         }
+    })
+}
+
+/// What a setting takes, where a value is of another type.
+fn of_type(message: &str) -> Option<String> {
+    let (found, expected) = message.strip_prefix("invalid type: ")?.split_once(", expected ")?;
+    let found = found.split(['"', '`']).next().unwrap_or_default().trim();
+    let expected = match expected.trim() {
+        "a boolean" => "true or false, without quotes",
+        "u8" | "u32" | "u64" => "a whole number, without quotes",
+        "a string" => "a text in quotes",
+        "a sequence" => "a list of texts in brackets",
+        other => other,
+    };
+    Some(format!("it takes {expected}, and this is of the type {found}"))
+}
+
+/// The key whose value stands on a line, or goes on there.
+fn key_at(text: &str, line: usize) -> Option<&str> {
+    let above: Vec<&str> = text.lines().take(line).collect();
+    above.into_iter().rev().find_map(|line| {
+        let (key, _) = line.split_once('=')?;
+        let key = key.trim();
+        let is_key = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+        is_key.then_some(key)
     })
 }
 

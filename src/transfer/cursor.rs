@@ -52,8 +52,10 @@ enum From {
     Nowhere,
     /// It is looked for in the cache.
     Looking(BoxFuture<'static, Option<Stored>>),
-    /// The cache: bytes are on their way.
-    Cache(BoxFuture<'static, io::Result<(Stored, Bytes)>>),
+    /// The cache. A reader that has stopped holds none of its bytes.
+    Cache(Stored),
+    /// The cache, whose disk is waited for.
+    Disk(BoxFuture<'static, io::Result<(Stored, Bytes)>>),
     /// A feed.
     Feed,
     /// The store.
@@ -185,19 +187,21 @@ impl Cursor {
             match &mut self.from {
                 From::Nowhere => self.look(),
                 From::Looking(looking) => match ready!(looking.poll_unpin(cx)) {
-                    Some(stored) => self.read(stored),
+                    Some(stored) => self.from = From::Cache(stored),
                     None => self.ride(),
                 },
-                From::Cache(reading) => match ready!(reading.poll_unpin(cx)) {
-                    Ok((stored, bytes)) => {
-                        self.position += bytes.len() as u64;
-                        self.read(stored);
+                From::Cache(_) => {
+                    if let Some(bytes) = self.read() {
                         return Poll::Ready(Some(Ok(bytes)));
                     }
-                    Err(error) => {
-                        tracing::warn!(transfer = %self.live.id, %error, "the cache failed: asking the agent");
-                        self.ride();
+                }
+                From::Disk(reading) => match ready!(reading.poll_unpin(cx)) {
+                    Ok((stored, bytes)) => {
+                        self.position += bytes.len() as u64;
+                        self.from = From::Cache(stored);
+                        return Poll::Ready(Some(Ok(bytes)));
                     }
+                    Err(error) => self.leave_cache(&error),
                 },
                 From::Feed => match ready!(self.whereabouts.poll_next(cx)) {
                     Given::Piece(bytes) => {
@@ -247,13 +251,30 @@ impl Cursor {
         }
     }
 
-    /// Goes on in the cache's object as far as it and the range go, one piece ahead of the reader.
-    fn read(&mut self, stored: Stored) {
+    /// The next bytes of the cache's object, as far as it and the range go, where they are in memory. Otherwise what is to be
+    /// done instead has begun.
+    fn read(&mut self) -> Option<Bytes> {
+        let From::Cache(mut stored) = std::mem::replace(&mut self.from, From::Nowhere) else { return None };
         let left = stored.left().min(self.live.range.end - self.position);
-        self.from = match usize::try_from(left).map_or(DATA_PAYLOAD, |left| left.min(DATA_PAYLOAD)) {
-            0 => From::Nowhere,
-            most => From::Cache(stored.read(most).boxed()),
-        };
+        let most = usize::try_from(left).map_or(DATA_PAYLOAD, |left| left.min(DATA_PAYLOAD));
+        if most == 0 {
+            return None;
+        }
+        match stored.read_now(most) {
+            Some(Ok(bytes)) => {
+                self.position += bytes.len() as u64;
+                self.from = From::Cache(stored);
+                return Some(bytes);
+            }
+            Some(Err(error)) => self.leave_cache(&error),
+            None => self.from = From::Disk(stored.read(most).boxed()),
+        }
+        None
+    }
+
+    fn leave_cache(&mut self, error: &io::Error) {
+        tracing::warn!(transfer = %self.live.id, %error, "the cache failed: asking the agent");
+        self.ride();
     }
 
     /// Rides on a feed: one that is there, or a new one.

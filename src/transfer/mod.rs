@@ -6,6 +6,7 @@
 
 mod beside;
 mod budget;
+mod cached;
 mod course;
 mod cursor;
 mod error;
@@ -44,7 +45,7 @@ use crate::content::Cache;
 use crate::events::{Events, Step};
 use crate::metrics::Metrics;
 use crate::protocol::limits::CREDIT_DEFAULT;
-use crate::protocol::{ByteRange, Principal, RequestId, Sha256};
+use crate::protocol::{ByteRange, Chunks, Principal, RequestId, Sha256};
 use crate::store::Place;
 use beside::Beside;
 use budget::{Admission, Budget};
@@ -93,6 +94,8 @@ struct Running {
     cut: Option<CancellationToken>,
     /// The chats that allow it.
     places: Arc<[Place]>,
+    /// What vouches for each chunk, where something does.
+    chunks: Option<Arc<Chunks>>,
 }
 
 impl Reader {
@@ -186,35 +189,36 @@ impl Transfers {
     }
 
     /// Begins a transfer, and answers with the first byte that may be released: what fails earlier has a status.
-    /// `cut` ends a response whose cursor may not be asked for a next byte for as long as its reader takes none.
+    /// `cut` ends a response whose cursor may not be asked for a next byte for as long as its reader takes none; `waits`:
+    /// for agents that cannot be asked at once.
     pub async fn open(
         self: &Arc<Self>,
         reader: Principal,
-        readable: Readable,
+        (readable, waits): (Readable, bool),
         range: ByteRange,
         cut: Option<CancellationToken>,
     ) -> Result<Cursor, TransferError> {
         let pacing = self.pacing(&reader);
-        self.open_at(reader, readable, range, (cut, pacing)).await
+        self.open_at(reader, (readable, waits), range, (cut, pacing)).await
     }
 
     /// The same at any pace.
     async fn open_at(
         self: &Arc<Self>,
         reader: Principal,
-        readable: Readable,
+        (readable, waits): (Readable, bool),
         range: ByteRange,
         (cut, pacing): (Option<CancellationToken>, Option<Box<Pacing>>),
     ) -> Result<Cursor, TransferError> {
         let begun = tokio::time::Instant::now();
-        let (places, as_of) = (readable.places.clone(), readable.as_of);
+        let allowed = (readable.places.clone(), readable.as_of, readable.chunks.clone());
         let agent = readable.sources.first().map(|source| source.agent.clone()).ok_or(TransferError::BlobGone)?;
         let wanted = (readable.sha256, readable.size, range);
         let lies = range.is_empty() && readable.size == 0 && readable.sha256 != Sha256::of(b"");
         let expires_at = readable.expires_at;
-        let course = |now| Course::new(readable, range, expires_at.is_some_and(|at| at <= now));
+        let course = |now| Course::new(readable, range, !waits || expires_at.is_some_and(|at| at <= now));
         let mut cursor =
-            self.enter((reader, agent), wanted, (places, as_of), (cut, pacing), |now| Wanted::Blob(course(now)))?;
+            self.enter((reader, agent), wanted, allowed, (cut, pacing), |now| Wanted::Blob(course(now)))?;
         let expired = expires_at.is_some_and(|at| at <= cursor.live().since);
         if lies {
             return Err(cursor.fail(TransferError::HashMismatch));
@@ -233,7 +237,7 @@ impl Transfers {
         self: &Arc<Self>,
         (reader, agent): (Principal, Principal),
         blob: (Sha256, u64, ByteRange),
-        (places, as_of): (Arc<[Place]>, u64),
+        (places, as_of, chunks): (Arc<[Place]>, u64, Option<Arc<Chunks>>),
         (cut, pacing): (Option<CancellationToken>, Option<Box<Pacing>>),
         wanted: impl FnOnce(i64) -> Wanted,
     ) -> Result<Cursor, TransferError> {
@@ -242,7 +246,7 @@ impl Transfers {
         let now = self.clock.unix_millis();
         let live = Arc::new(Live::new(id, (reader, agent), blob, now));
         let whereabouts = Arc::<Whereabouts>::default();
-        let running = Running { live: live.clone(), whereabouts: whereabouts.clone(), cut, places };
+        let running = Running { live: live.clone(), whereabouts: whereabouts.clone(), cut, places, chunks };
         self.running.insert(id, running.clone());
         self.tell(&running, Step::Begin, None);
         if self.access.has_moved_on(as_of) {
@@ -277,7 +281,7 @@ impl Transfers {
     ) -> Result<Bytes, TransferError> {
         let range = ByteRange::whole(readable.size);
         // What the gateway reads for itself has deadlines of its own.
-        let mut cursor = self.open_at(reader, readable, range, (None, None)).await?;
+        let mut cursor = self.open_at(reader, (readable, true), range, (None, None)).await?;
         let mut bytes = BytesMut::with_capacity(usize::try_from(range.len()).unwrap_or(0));
         while let Some(piece) = std::future::poll_fn(|cx| cursor.poll_next(cx)).await {
             let piece = piece?;
@@ -287,10 +291,10 @@ impl Transfers {
         Ok(bytes.freeze())
     }
 
-    /// Whether a range from `start` on would continue bytes that may be wrong in `reader`'s hands: it is then answered whole.
-    pub fn is_spoilt(&self, reader: &Principal, readable: &Readable, start: u64) -> bool {
-        let mut sources = readable.sources.iter();
-        sources.any(|source| self.mismatches.spoil(reader, &source.agent, readable.sha256, start))
+    /// Whether a range from `start` on would continue bytes of one of these agents that may be wrong in `reader`'s hands:
+    /// it is then answered whole.
+    pub fn is_spoilt(&self, reader: &Principal, agents: &[Principal], sha256: Sha256, start: u64) -> bool {
+        agents.iter().any(|agent| self.mismatches.spoil(reader, agent, sha256, start))
     }
 
     /// Lets another process have the cache, once no transfer runs any more.

@@ -37,6 +37,7 @@ impl Feed {
         let granted = self.granted();
         let mut frames = self.room(granted);
         self.turn.note(frames == 0 && granted == 0, now);
+        self.keeping.hold_up(frames == 0 && granted == 0);
         let contended = self.is_contended();
         let turn_is_over = contended && self.reads.front().is_some_and(|asked| self.turn.is_over(asked.at, now));
         let fetching = self.reads.front().is_some_and(|asked| asked.upstream.is_location());

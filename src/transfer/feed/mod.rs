@@ -70,8 +70,8 @@ pub struct Feed {
     last_progress: Instant,
     /// Since when there is room and no byte has come.
     wanting_since: Option<Instant>,
-    /// The set has expired: its agents are asked once, and not waited for.
-    expired: bool,
+    /// As [`Course::impatient`].
+    impatient: bool,
     /// A reader's response has begun, or may have.
     released: bool,
 }
@@ -121,7 +121,7 @@ impl Feed {
             pause: PAUSES.0,
             last_progress: now,
             wanting_since: None,
-            expired: course.expired,
+            impatient: course.impatient,
             released: begun,
             transfers,
         }

@@ -94,7 +94,7 @@ impl Feed {
         let limits = &self.transfers.limits;
         match self.released {
             true => limits.resume_window,
-            false if self.expired => Duration::ZERO,
+            false if self.impatient => Duration::ZERO,
             false => limits.agent_wait,
         }
     }
