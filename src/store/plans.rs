@@ -9,7 +9,8 @@ use super::search::{
 use super::test_database as db;
 use super::{
     FileId, Outdated, ReadFilter, Scope, Store, StoreOptions, TaskRule, agents, announcements, audit, browsers, chats,
-    endpoints, hashes, keys, links, manifests, nonces, quota, ranks, retention, sessions, sets, versions,
+    endpoints, hashes, keys, links, listed, manifests, names, nonces, quota, ranks, retention, sessions, sets,
+    versions,
 };
 use crate::on_both_databases;
 use crate::protocol::{ChatId, Principal, Sha256};
@@ -78,11 +79,17 @@ const ROWS: [&str; 22] = [
 
 async fn filled(database: &TestDatabase) -> Store {
     let store = Store::open(&database.url, StoreOptions::default()).await.unwrap();
+    let mut conn = store.0.writer.acquire().await.unwrap();
+    if database.is_postgres() {
+        // So many rows at once may take long beside other tests.
+        sqlx::query("SET statement_timeout = 0").execute(&mut *conn).await.unwrap();
+    }
     for sql in ROWS {
         // As wide as a row with a few locations.
         let sql = sql.replace("[wide]", &"x".repeat(1500));
-        sqlx::query(AssertSqlSafe(sql)).execute(&store.0.writer).await.unwrap();
+        sqlx::query(AssertSqlSafe(sql)).execute(&mut *conn).await.unwrap();
     }
+    drop(conn);
     store
 }
 
@@ -175,6 +182,8 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         (quota::LET_IN.to_owned(), vec![text("agent:1")]),
         (quota::UNBOUND_AT.to_owned(), vec![text("h1:443")]),
         (agents::FIRST_NAME.to_owned(), vec![text("agent:1")]),
+        (names::OF_AGENT.to_owned(), vec![text("agent:1"), Value::Number(256)]),
+        (names::STRANGERS_AT.to_owned(), vec![text("h1:443"), Value::Number(2000)]),
         (agents::KNOWS.to_owned(), vec![text("agent:1")]),
         (endpoints::OF_PRINCIPAL.to_owned(), vec![text("agent:1")]),
         (endpoints::known_at(2), vec![text("h1:443"), text("h2:443")]),
@@ -209,6 +218,9 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         (browsers::OLDEST_BROWSERS.to_owned(), vec![text("user:1"), Value::Number(64)]),
         (links::LINKS.to_owned(), vec![text("user:1"), text("c1"), Value::Number(10)]),
         (links::LINKS_HELD.to_owned(), vec![text("user:1"), Value::Number(10)]),
+        (listed::MANIFESTS.to_owned(), vec![text("m1"), Value::Number(0), Value::Number(20)]),
+        (listed::SIZES.to_owned(), vec![text("m1"), Value::Number(0), Value::Number(500)]),
+        (listed::LISTS.to_owned(), vec![text("m1"), Value::Number(0), Value::Number(500)]),
     ];
     let of_set = |more: &[i64]| {
         let set = [text("c1"), text("agent:1"), text("m1")].into_iter();

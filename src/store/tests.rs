@@ -93,7 +93,7 @@ async fn ids_grow_also_within_a_millisecond_and_when_the_clock_goes_back() {
 #[tokio::test]
 async fn load_is_not_an_outage() {
     for database in [Some(TestDatabase::sqlite()), TestDatabase::postgres().await].into_iter().flatten() {
-        let options = StoreOptions { acquire_timeout: Duration::from_millis(200), ..StoreOptions::default() };
+        let options = StoreOptions { acquire_timeout: Duration::from_secs(2), ..StoreOptions::default() };
         let store = Store::open(&database.url, options.clone()).await.unwrap();
         let mut held = Vec::new();
         for _ in 0..options.connections {

@@ -15,6 +15,7 @@ on_both_databases!(
     a_database_that_needs_migrations_is_refused_unless_asked,
     what_a_new_version_changes_is_in_no_index,
     texts_are_compared_byte_by_byte_also_those_from_before,
+    a_database_with_somebody_elses_tables_is_left_as_it_is,
 );
 
 async fn opening_again_finds_what_was_kept(database: &TestDatabase) {
@@ -122,6 +123,21 @@ async fn texts_are_compared_byte_by_byte_also_those_from_before(database: &TestD
     let sql = "SELECT c.id FROM chats c JOIN participants p ON p.chat = c.id WHERE p.principal = $1 ORDER BY c.id";
     let sorted: Vec<String> = sqlx::query_scalar(sql).bind("user:alice").fetch_all(&mut conn).await.unwrap();
     assert_eq!(sorted, ["chat-B", "chat-Z", "chat-a", "chat-b"]);
+}
+
+async fn a_database_with_somebody_elses_tables_is_left_as_it_is(database: &TestDatabase) {
+    if let Some(folder) = database.folder() {
+        std::fs::write(folder.join("sluice.db"), "").unwrap();
+    }
+    sqlx::any::install_default_drivers();
+    execute(database, "CREATE TABLE sessions (theirs TEXT)").await;
+    // However often it is tried.
+    for _ in 0..2 {
+        let refused = Store::open(&database.url, StoreOptions::default()).await.unwrap_err();
+        assert!(matches!(refused, OpenError::Foreign { .. }), "{refused}");
+        assert!(refused.to_string().ends_with("use an empty database"), "{refused}");
+    }
+    execute(database, "SELECT theirs FROM sessions").await;
 }
 
 #[tokio::test]
