@@ -26,6 +26,8 @@ const MAX_TRANSFERS: u32 = 1024;
 const ADDRESS_CONNECTIONS: u32 = 1024;
 /// One address holds no more than this part of all connections, unless somebody chose the number.
 const ADDRESS_PART: usize = 4;
+/// Less would have clients give up before their next bytes come.
+const BYTE_RATE_MIN: u64 = 1024;
 /// A settings file is a page of text; anything longer is a mistake in the path.
 const CONFIG_BYTES: u64 = 1024 * 1024;
 
@@ -136,6 +138,8 @@ pub struct Settings {
     pub named_address_connections: Option<u32>,
     /// Transfers at once: at most as many as the memory budget has frames.
     pub max_transfers: usize,
+    /// The highest rates, in bytes a second.
+    pub byte_rates: ByteRates,
     /// Whether sets of a task are served only to requests that name it.
     pub require_task: bool,
     /// What one address, and one reader, may ask for.
@@ -154,6 +158,17 @@ pub struct Settings {
     pub log_format: LogFormat,
     /// Which log lines are written, as `tracing` directives, where they were named.
     pub log_level: Option<String>,
+}
+
+/// The highest rates, in bytes a second; none is no limit.
+#[derive(Debug, Clone, Copy)]
+pub struct ByteRates {
+    /// Of one transfer.
+    pub transfer: Option<u64>,
+    /// Of all transfers of one reader together.
+    pub reader: Option<u64>,
+    /// Of what is asked over one agent's connections.
+    pub agent: Option<u64>,
 }
 
 /// What one address, and one reader, may ask for; 0 is no limit.
@@ -247,6 +262,11 @@ impl Settings {
             cache_size: layer.cache_size.map_or(10 << 30, Size::bytes),
             max_connections,
             named_address_connections: layer.address_connections,
+            byte_rates: ByteRates {
+                transfer: byte_rate("transfer-byte-rate", layer.transfer_byte_rate)?,
+                reader: byte_rate("reader-byte-rate", layer.reader_byte_rate)?,
+                agent: byte_rate("agent-byte-rate", layer.agent_byte_rate)?,
+            },
             require_task: layer.require_task.unwrap_or(false),
             request_limits: RequestLimits {
                 reader_rate: layer.reader_rate.unwrap_or(1000),
@@ -320,6 +340,14 @@ fn positive(setting: &'static str, number: u32) -> Result<usize, ConfigError> {
     match usize::try_from(number) {
         Ok(number) if number > 0 => Ok(number),
         _ => Err(refused(setting, "the number is at least 1")),
+    }
+}
+
+fn byte_rate(setting: &'static str, given: Option<Size>) -> Result<Option<u64>, ConfigError> {
+    match given.map_or(0, Size::bytes) {
+        0 => Ok(None),
+        1..BYTE_RATE_MIN => Err(refused(setting, "a rate is at least 1KiB each second, or 0 for no limit")),
+        bytes => Ok(Some(bytes)),
     }
 }
 

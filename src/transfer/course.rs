@@ -78,16 +78,24 @@ impl Course {
             && mine.sources == theirs.sources
     }
 
-    /// Looks for the bytes at `position` in the cache.
+    /// Looks for the bytes at `position` in the cache, where they may be about to be: another reader's feed may have come
+    /// into the middle of them.
     pub fn look_up(&self, cache: &Arc<Cache>, position: u64) -> Option<BoxFuture<'static, Option<Stored>>> {
         let readable = &self.readable;
         let object = object_at(position, (readable.size, readable.sha256), readable.chunks.as_deref())?;
         let (cache, agents) = (Arc::clone(cache), Arc::clone(&self.agents));
-        // What is not held costs nothing but this.
-        if !cache.holds(&object.sha256) {
+        let wanted = Wanted { sha256: object.sha256, length: object.range.len(), agents: &agents };
+        let rest = self.promise.rest(position);
+        let instead = rest.end.min(object.range.end).saturating_sub(rest.start.max(object.range.start));
+        let awaited = cache.awaited(&wanted, instead);
+        // What is not held costs nothing but this. It is not written any more before it is held.
+        if awaited.is_none() && !cache.holds(&object.sha256) {
             return None;
         }
         let find = async move {
+            if let Some(waiting) = awaited {
+                waiting.wait().await;
+            }
             let wanted = Wanted { sha256: object.sha256, length: object.range.len(), agents: &agents };
             cache.find(wanted, position - object.range.start).await
         };

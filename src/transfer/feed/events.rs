@@ -25,17 +25,22 @@ impl Feed {
         self.wanting_since = None;
         self.pause = PAUSES.0;
         self.sources.delivered();
-        if let Some(sample) = self.reads.front_mut().and_then(|asked| asked.upstream.take_round_trip()) {
+        let sample = self.reads.front_mut().and_then(|asked| asked.upstream.take_round_trip());
+        if let Some(sample) = sample {
             self.window.round_trip(sample);
+        }
+        if let Some(sharing) = &self.sharing {
+            sharing.came(bytes.len() as u64, sample, now.into_std());
         }
         let source = self.sources.place();
         let (span, position) = (self.verifier.span_start(), self.verifier.position());
         let (spool, keeping, fast) = (&self.spool, &mut self.keeping, self.window.is_fast());
         let (verifier, released) = (&mut self.verifier, &mut self.released);
+        let served_by = self.sources.current();
         let accept = || {
             verifier.accept(bytes, |piece| {
                 *released = true;
-                keeping.take(&piece);
+                keeping.take(&piece, served_by);
                 if piece.verified {
                     spool.verified(piece.start + piece.bytes.len() as u64);
                 }
@@ -50,7 +55,6 @@ impl Feed {
         // A span that began within this frame is this source's alone; one that went on may be another's in part.
         let went_on = |start| Some(start) == span && position > start;
         let alone = |start| !went_on(start) || self.span_source == Some(source);
-        let served_by = self.sources.current();
         self.keeping
             .settle(|object| (has_the_bytes(served_by) && alone(object.range.start)).then_some(&served_by.agent));
         let is_whole = checked.is_ok() && self.verifier.is_of_whole() && self.verifier.position() == self.size;
