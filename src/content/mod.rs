@@ -18,11 +18,12 @@ mod stored;
 mod tests;
 mod underway;
 mod vouchers;
+mod waiting;
 mod writer;
 
 pub use cache::{Cache, Wanted};
 pub use folder::OpenError;
 pub use stored::Stored;
-pub use underway::Waiting;
 pub use vouchers::{Voucher, Vouchers};
+pub use waiting::Waiting;
 pub use writer::Writer;

@@ -1,34 +1,29 @@
-//! An object on its way into the cache, for those who would rather wait for it than read it again.
+//! An object on its way into the cache: how fast it comes, and whether it is worth waiting for.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::cache::{Cache, Wanted, lock};
 use super::vouchers::Voucher;
 
 /// An object that is expected so soon is waited for, whatever holds it up.
 const SOON: Duration = Duration::from_millis(250);
 /// One that keeps its pace is waited for if it is expected within so long.
 const FAR: Duration = Duration::from_secs(5);
-/// One that has not come by then is not, whatever its pace promised.
-const LONGEST: Duration = Duration::from_secs(10);
 /// One of which no byte has come for so long is not.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Between two looks at its pace.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// An object that is being written.
 #[derive(Debug)]
 pub(super) struct Underway {
-    length: u64,
+    pub(super) length: u64,
     /// Who serves it.
-    agent: Voucher,
+    pub(super) agent: Voucher,
     pace: Mutex<Pace>,
     /// Cancelled when the object is held, or will not be.
-    over: CancellationToken,
+    pub(super) over: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -41,41 +36,6 @@ struct Pace {
     held_up: Duration,
 }
 
-/// A wait for an object. It holds none of its bytes.
-#[derive(Debug)]
-pub struct Waiting {
-    cache: Arc<Cache>,
-    underway: Arc<Underway>,
-    instead: u64,
-}
-
-impl Cache {
-    /// The wait for an object that one of the agents is serving just now, where that is sooner than to read the `instead`
-    /// bytes of it that would have to be asked for otherwise. No wait is longer than ten seconds, and one ends when the
-    /// object comes no nearer.
-    pub fn awaited(self: &Arc<Self>, wanted: &Wanted<'_>, instead: u64) -> Option<Waiting> {
-        let underway = lock(&self.writing).get(&wanted.sha256).cloned()?;
-        let is_theirs = underway.length == wanted.length && wanted.agents.contains(&underway.agent);
-        (is_theirs && underway.is_near(instead, Instant::now())).then(|| Waiting {
-            cache: Arc::clone(self),
-            underway,
-            instead,
-        })
-    }
-}
-
-impl Waiting {
-    /// Waits until the object is held, or is not worth waiting for any more.
-    pub async fn wait(self) {
-        let longest = Instant::now() + LONGEST;
-        let mut over = false;
-        while !over && Instant::now() < longest && self.underway.is_near(self.instead, Instant::now()) {
-            over = tokio::time::timeout(LOOK, self.underway.over.cancelled()).await.is_ok();
-        }
-        self.cache.metrics.cache_waits.with_label_values(&[if over { "over" } else { "given_up" }]).inc();
-    }
-}
-
 impl Underway {
     pub(super) fn new(length: u64, agent: Voucher) -> Self {
         let now = Instant::now();
@@ -85,14 +45,14 @@ impl Underway {
 
     /// More of it has come.
     pub(super) fn advance(&self, bytes: u64) {
-        let mut pace = lock(&self.pace);
+        let mut pace = self.pace();
         pace.taken += bytes;
         pace.moved = Instant::now();
     }
 
     /// Its own reader leaves no room for more of it, or does again.
     pub(super) fn hold_up(&self, held_up: bool) {
-        let mut pace = lock(&self.pace);
+        let mut pace = self.pace();
         match (held_up, pace.held_up_since) {
             (true, None) => pace.held_up_since = Some(Instant::now()),
             (false, Some(since)) => {
@@ -109,8 +69,8 @@ impl Underway {
     }
 
     /// Whether it will be here before `instead` bytes of it could be.
-    fn is_near(&self, instead: u64, now: Instant) -> bool {
-        let pace = lock(&self.pace);
+    pub(super) fn is_near(&self, instead: u64, now: Instant) -> bool {
+        let pace = self.pace();
         let missing = self.length.saturating_sub(pace.taken);
         if missing > instead || now > pace.moved + SILENCE {
             return false;
@@ -122,6 +82,10 @@ impl Underway {
         // A reader that is slower than its agent is not waited for with it.
         let follows_its_reader = held_up_now > SOON || (pace.held_up + held_up_now) * 2 > so_far;
         expected <= SOON.as_secs_f64() && held_up_now <= SOON || (expected <= FAR.as_secs_f64() && !follows_its_reader)
+    }
+
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

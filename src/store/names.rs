@@ -21,7 +21,7 @@ pub(super) const OF_AGENT: &str =
 /// The agents at one host and port that hold a name, are in no chat, and have had no session bound.
 pub(super) const STRANGERS_AT: &str = "SELECT count(*) AS count FROM (SELECT 1 FROM endpoints e \
     WHERE e.authority = $1 AND e.announced = 0 \
-    AND EXISTS (SELECT 1 FROM agents a WHERE a.principal = e.principal) \
+    AND (SELECT MIN(a.name) FROM agents a WHERE a.principal = e.principal) IS NOT NULL \
     AND NOT EXISTS (SELECT 1 FROM participants p WHERE p.principal = e.principal) \
     AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.agent = e.principal) LIMIT $2) hits";
 

@@ -191,7 +191,7 @@ async fn what_the_sets_of_chats_list_is_told_in_parts(database: &TestDatabase) {
             "path": format!("{n:04}.bin"), "size": 200 * 262_144, "sha256": hash(1000 * n).to_hex(),
             "mediaType": "application/octet-stream",
         });
-        if n % 2 == 0 {
+        if n.is_multiple_of(2) {
             entry["chunks"] = json!({ "chunkSize": 262_144, "hashes": chunks });
         }
         entry
@@ -208,9 +208,10 @@ async fn what_the_sets_of_chats_list_is_told_in_parts(database: &TestDatabase) {
         (from, parts) = (listed.next, parts + 1);
         all.extend(listed.hashes);
     }
-    let chunks = |n: u64| if n % 2 == 0 { 0..201 } else { 0..1 };
+    let chunks = |n: u64| if n.is_multiple_of(2) { 0..201 } else { 0..1 };
     let mut expected: Vec<_> = (0..1200).flat_map(|n| chunks(n).map(move |at| hash(1000 * n + at))).collect();
-    (all.sort(), expected.sort());
+    all.sort();
+    expected.sort();
     assert!(all == expected && parts >= 3, "{} hashes in {parts} parts", all.len());
     // Only what is in a chat, and has not expired, page by page.
     stored(store.commit_announcement(announcement(FLOW, None, set(&[("a", "in no chat")]))).await.unwrap());

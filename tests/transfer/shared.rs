@@ -1,6 +1,7 @@
 //! Readers of the same bytes at the same time: one read of the agent, each at its own pace.
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
+use sluice::transfer::State;
 
 use crate::stage::{FRAME, Stage, assert_bytes, body, single, url};
 use crate::support::{Behaviour, Fault, What, bytes, span};
@@ -13,10 +14,17 @@ async fn readers_that_come_at_once_share_one_read() {
     for (n, chunked) in [(0, true), (1, false)] {
         let set = single(bytes(n, 24 * FRAME));
         let set = if chunked { set.chunked(2 * FRAME) } else { set };
-        let _agent = stage.agent_with(&format!("agent-{n}"), &set).await;
+        let mut agent = stage.agent_with(&format!("agent-{n}"), &set).await;
         let before = stage.gateway.metric(RECEIVED);
         let path = url(&set);
-        let all = join_all((0..16).map(|n| stage.over(n % 2 == 0, &path, None))).await;
+        agent.cut().await;
+        let coming = join_all((0..16).map(|n| stage.over(n % 2 == 0, &path, None)));
+        let back = async {
+            // However long it takes until they are all there.
+            stage.wait_for_state(State::WaitingForAgent, 16).await;
+            agent.reconnect().await;
+        };
+        let (all, ()) = join(coming, back).await;
         for received in join_all(all.into_iter().map(body)).await {
             assert_bytes(&received, &set.files[0].bytes, "one of sixteen");
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Feed;
 use super::upstream::Upstream;
 use crate::access::Remote;
-use crate::agents::{Read, Slot};
+use crate::agents::{Link, Read, Slot};
 use crate::protocol::limits::{DATA_PAYLOAD, READ_BYTES};
 use crate::read::{Held, window};
 use crate::transfer::TransferError;
@@ -46,37 +46,52 @@ impl Feed {
             // Nothing is on its way, so nothing is lost.
             self.drop_reads();
         }
-        let spent = self.grant(if turn_is_over { 0 } else { frames }, granted, now);
-        frames -= spent;
+        let wanted = self.wanted(if turn_is_over { 0 } else { frames });
+        if wanted > 0 {
+            frames -= self.grant(wanted, granted, now);
+        }
         self.watch_contention(granted == 0 && frames == 0);
         self.pause_until.take_if(|until| now >= *until);
-        if frames == 0 || self.plan.is_done() || self.pause_until.is_some() {
-            self.ready = None;
+        let asks = frames > 0 && !self.plan.is_done() && self.pause_until.is_none();
+        if asks && self.ask_next(now) {
             return Ok(());
         }
-        if self.reads.is_empty() {
-            if let Some(slot) = self.ready.take() {
-                self.ready = self.send_read(slot);
-                return Ok(());
-            }
+        if !asks {
+            self.ready = None;
+        }
+        if wanted == 0 {
+            // What the link keeps for this feed is not wanted now.
+            self.lend(granted, 0, now);
+        }
+        if asks && self.reads.is_empty() {
             self.wanting_since.get_or_insert(now);
             self.find_source(now)?;
             self.queue_up(now);
-        } else if self.reads.len() == 1
-            && self.reads[0].upstream.credit_needed() == 0
-            && let Some(Path::Relay(link)) = &self.path
-            && let Some(slot) = link.slots.try_take(&self.spool.readers())
-        {
-            // Where there is no credit for it yet, somebody else has more use for the slot.
-            drop(self.send_read(slot));
         }
         Ok(())
     }
 
+    /// Asks the next read if there is a slot for it. Whether the link was asked for credit.
+    fn ask_next(&mut self, now: Instant) -> bool {
+        let Some(Path::Relay(link)) = self.path.clone() else { return false };
+        if self.reads.is_empty() {
+            let Some(slot) = self.ready.take() else { return false };
+            self.ready = self.send_read(&link, slot, now);
+            return true;
+        }
+        if self.reads.len() == 1
+            && self.reads[0].upstream.credit_needed() == 0
+            && let Some(slot) = link.slots.try_take(&self.spool.readers())
+        {
+            // Where there is no credit for it yet, somebody else has more use for the slot.
+            drop(self.send_read(&link, slot, now));
+            return true;
+        }
+        false
+    }
+
     /// Asks the next read, now that there is a slot for it, which is handed back where there is no credit.
-    fn send_read(&mut self, slot: Slot) -> Option<Slot> {
-        let Some(Path::Relay(link)) = self.path.clone() else { return None };
-        let now = Instant::now();
+    fn send_read(&mut self, link: &Link, slot: Slot, now: Instant) -> Option<Slot> {
         let granted = self.granted();
         let room = self.room(granted).max(1);
         let limit = if link.slots.is_contended() {
@@ -139,12 +154,13 @@ impl Feed {
         u32::try_from(room).unwrap_or(u32::MAX)
     }
 
-    /// Gives credit to the reads that need it, in order, in steps of a part of the window.
-    fn grant(&mut self, frames: u32, granted: u32, now: Instant) -> u32 {
-        let mut wanted = 0;
-        for asked in &self.reads {
-            wanted += self.due(asked, frames - wanted);
-        }
+    /// How many of so many frames the reads in flight are to have now.
+    fn wanted(&self, frames: u32) -> u32 {
+        self.reads.iter().fold(0, |wanted, asked| wanted + self.due(asked, frames - wanted))
+    }
+
+    /// Gives what the link lends of the frames `wanted` to the reads that need it, in order.
+    fn grant(&mut self, wanted: u32, granted: u32, now: Instant) -> u32 {
         let lent = match self.reads.front() {
             Some(asked) if asked.upstream.is_location() => wanted,
             _ => self.lend(granted, wanted, now),
@@ -166,7 +182,7 @@ impl Feed {
         lent
     }
 
-    /// How many of so many frames a read is to have now.
+    /// How many of so many frames a read is to have now: steps of a part of the window.
     fn due(&self, asked: &Asked, frames: u32) -> u32 {
         let needed = asked.upstream.credit_needed();
         let worth_it = frames >= needed.min(window::step(self.window.frames())) || asked.upstream.credit() == 0;
