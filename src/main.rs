@@ -65,10 +65,12 @@ fn run(command: Command) -> anyhow::Result<()> {
             let settings = Settings::load_over(args.config, demo::defaults())?;
             // What the demo itself says is enough, unless log lines were asked for.
             logging::init(settings.log_format, settings.log_level.as_deref().unwrap_or("warn"))?;
+            warn_of_variables();
             block_on(demo::run(settings, DemoOptions { dir: args.dir, once: args.once }))
         }
         Command::Agent(args) => {
             logging::init(LogFormat::Text, "warn")?;
+            warn_of_variables();
             block_on(agent(args))
         }
     }
@@ -89,7 +91,16 @@ async fn agent(args: AgentArgs) -> anyhow::Result<()> {
 fn start(args: ConfigArgs) -> anyhow::Result<Settings> {
     let settings = Settings::load(args)?;
     logging::init(settings.log_format, settings.log_level.as_deref().unwrap_or("info"))?;
+    warn_of_variables();
     Ok(settings)
+}
+
+/// Tells which environment variables nobody reads. Their values stay out of it: one may be a password.
+fn warn_of_variables() {
+    let unknown = cli::unknown_variables(std::env::vars_os().map(|(name, _)| name));
+    if !unknown.is_empty() {
+        tracing::warn!(names = unknown.join(","), "no setting is named so: these environment variables change nothing");
+    }
 }
 
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {

@@ -28,6 +28,8 @@ pub struct Metrics {
     pub reads_running: IntGauge,
     /// Feeds waiting for a read slot.
     pub slot_waits: IntGauge,
+    /// Times a highest rate held bytes back, by `limit`: the transfer's, its reader's, or the agent's.
+    pub rate_waits: IntCounterVec,
     /// Times an agent had used up a read's credit while its reader had not drained.
     pub credit_waits: IntCounter,
     /// Times a transfer asked for its remaining bytes again, by `reason`.
@@ -73,6 +75,11 @@ pub struct Metrics {
     /// Objects begun to be written to the cache, by `outcome`: `kept`, `dropped` unfinished, `slow` or `failed` where the
     /// disk was.
     pub cache_writes: IntCounterVec,
+    /// Waits for an object that was being written for another reader, by `outcome`: `over` when it was held or dropped,
+    /// `given_up` when it came no nearer.
+    pub cache_waits: IntCounterVec,
+    /// 1 while the cache is not written because the disk refused something.
+    pub cache_refused: IntGauge,
     /// Bytes read from the cache.
     pub cache_read_bytes: IntCounter,
     /// Bytes that the cache's objects count for.
@@ -103,6 +110,7 @@ impl Metrics {
             reads_ended: counters(&r, "sluice_reads_ended_total", "Reads ended.", &["outcome"])?,
             reads_running: gauge(&r, "sluice_reads_running", "Reads in flight.")?,
             slot_waits: gauge(&r, "sluice_read_slot_waits", "Feeds waiting for a read slot.")?,
+            rate_waits: counters(&r, "sluice_rate_waits_total", "Times a highest rate held bytes back.", &["limit"])?,
             credit_waits: counter(&r, "sluice_credit_waits_total", "Times a read's credit was used up by its agent.")?,
             resumes: counters(&r, "sluice_resumes_total", "Times remaining bytes were asked for again.", &["reason"])?,
             first_byte_seconds: first_byte(&r)?,
@@ -144,6 +152,17 @@ impl Metrics {
                 &["outcome"],
             )?,
             cache_writes: counters(&r, "sluice_cache_writes_total", "Objects written to the cache.", &["outcome"])?,
+            cache_waits: counters(
+                &r,
+                "sluice_cache_waits_total",
+                "Waits for objects that were being written for another reader.",
+                &["outcome"],
+            )?,
+            cache_refused: gauge(
+                &r,
+                "sluice_cache_refused",
+                "1 while the cache is not written because the disk refused something.",
+            )?,
             cache_read_bytes: counter(&r, "sluice_cache_read_bytes_total", "Bytes read from the cache.")?,
             cache_bytes: gauge(&r, "sluice_cache_bytes", "Bytes that the cache's objects count for.")?,
             cache_objects: gauge(&r, "sluice_cache_objects", "Objects in the cache.")?,

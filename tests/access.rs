@@ -74,7 +74,7 @@ fn plain(sha256: &Sha256) -> BlobRequest<'_> {
 
 async fn blob(access: &Access, caller: &Caller, sha256: &Sha256) -> Option<Readable> {
     match access.blob(caller, plain(sha256)).await.unwrap() {
-        BlobAnswer::Blob(readable) => Some(readable),
+        BlobAnswer::Blob(claims) => Some(claims.first().clone()),
         BlobAnswer::NotFound => None,
         other => panic!("{other:?}"),
     }
@@ -294,7 +294,9 @@ async fn contradicting_sizes_are_settled_by_the_whole(database: &TestDatabase) {
     // By its agent's name, too, others' word counts.
     let name = id("other");
     let by_name = access.blob(&alice, BlobRequest { agent: Some(&name), ..plain(&hash) }).await.unwrap();
-    assert!(matches!(by_name, BlobAnswer::Blob(found) if found.chunks.is_none() && found.size == 300_000));
+    assert!(
+        matches!(by_name, BlobAnswer::Blob(found) if found.first().chunks.is_none() && found.first().size == 300_000)
+    );
     // By its path, a file is what its own entry says.
     for (agent, chat, change, size) in
         [(FLOW, "c1", json!({}), 5), (OTHER, "c2", json!({ "size": 300_000, "chunks": chunks }), 300_000)]
@@ -423,7 +425,7 @@ async fn a_task_that_is_sent_must_match(database: &TestDatabase) {
     store.bind_session(&id(OTHER), &id("c1-other"), &id("c1")).await.unwrap();
     announce(&store, announcement(OTHER, Some("c1-other"), set(&[("b", "tasked")]))).await;
     match ask(&tasked_blob, None, true).await {
-        BlobAnswer::Blob(readable) => assert_eq!(agents(&readable), [OTHER]),
+        BlobAnswer::Blob(claims) => assert_eq!(agents(claims.first()), [OTHER]),
         other => panic!("{other:?}"),
     }
 }
@@ -537,7 +539,7 @@ async fn an_agent_is_asked_for_by_name(database: &TestDatabase) {
     };
     for (name, agent) in [("flow", FLOW), ("other", OTHER)] {
         match ask(name, &Sha256::of(b"a")).await {
-            BlobAnswer::Blob(readable) => assert_eq!(agents(&readable), [agent]),
+            BlobAnswer::Blob(claims) => assert_eq!(agents(claims.first()), [agent]),
             other => panic!("{other:?}"),
         }
     }

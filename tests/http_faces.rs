@@ -252,7 +252,10 @@ async fn participants_come_and_go_escaped_or_not() {
 async fn a_session_is_bound_once() {
     let gateway = Gateway::new().await;
     let bind = |chat: &str, agent: &str| Some(json!({"session_id": "s1", "chat": chat, "agent": agent}));
-    assert_eq!(gateway.operate("POST", "/v1/sessions", bind("c1", "flow")).await.status, 404);
+    let missing = gateway.operate("POST", "/v1/sessions", bind("c1", "flow")).await;
+    assert_eq!((missing.status.as_u16(), &missing.json()["error"]["code"]), (404, &json!("not_found")));
+    let message = missing.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert_eq!(message, "there is no chat c1: make it first, with PUT /v1/chats/{chat}");
     for chat in ["c1", "c2"] {
         gateway.operate("PUT", &format!("/v1/chats/{chat}"), Some(json!({"participants": []}))).await;
     }

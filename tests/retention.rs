@@ -3,17 +3,14 @@
 
 mod support;
 
-use std::io::Write as _;
-use std::path::PathBuf;
-use std::process::Command;
-
 use serde_json::{Value, json};
 use sluice::clock::Clock;
+use sluice::config::Layer;
 use sluice::protocol::timestamp;
 use sluice::store::{Continuity, Nonce, Outdated, Store, StoreOptions};
 use sqlx::{AssertSqlSafe, Connection as _};
 use support::db::{self, TestDatabase};
-use support::{Agent, Behaviour, Client, Fault, Gateway, SampleSet, What, bytes, eventually, set_file, span};
+use support::{Agent, Behaviour, Client, Disk, Fault, Gateway, SampleSet, What, bytes, eventually, set_file, span};
 
 const START: i64 = 1_800_000_000_000;
 const HOUR: i64 = 60 * 60 * 1000;
@@ -28,6 +25,10 @@ struct House {
 
 impl House {
     async fn open(database: &TestDatabase, retention: &str) -> Self {
+        Self::open_with(database, retention, |_| ()).await
+    }
+
+    async fn open_with(database: &TestDatabase, retention: &str, change: impl FnOnce(&mut Layer)) -> Self {
         let clock = Clock::fixed(START);
         let builder = Gateway::builder().on(database).clock(clock.clone());
         let gateway = builder
@@ -35,6 +36,7 @@ impl House {
                 layer.set_retention = Some(span(retention));
                 // Whoever waits for an agent in vain fails the test.
                 layer.agent_wait = Some(span("60s"));
+                change(layer);
             })
             .start()
             .await;
@@ -74,7 +76,11 @@ impl House {
     }
 
     async fn listed(&self) -> Vec<Value> {
-        self.gateway.sets("c1").await
+        self.listed_in("c1").await
+    }
+
+    async fn listed_in(&self, chat: &str) -> Vec<Value> {
+        self.gateway.sets(chat).await
     }
 }
 
@@ -176,6 +182,88 @@ async fn rows(database: &TestDatabase, table: &str) -> i64 {
     count.fetch_one(&mut conn).await.unwrap()
 }
 
+/// Chunks of the cache that are on the disk, and those that the gateway counts.
+fn cached(house: &House, data: &std::path::Path) -> (usize, usize) {
+    let folders = data.join("cache").read_dir().unwrap().map(|folder| folder.unwrap().path());
+    let objects = folders.filter(|folder| folder.is_dir() && !folder.ends_with("tmp"));
+    let on_disk = objects.map(|folder| folder.read_dir().unwrap().count()).sum();
+    (on_disk, house.gateway.metric("sluice_cache_objects") as usize)
+}
+
+async fn what_no_set_of_a_chat_lists_goes_from_the_cache(database: &TestDatabase) {
+    let data = tempfile::tempdir().unwrap();
+    let mut house = House::open_with(database, "0s", |layer| {
+        layer.data_dir = Some(data.path().to_owned());
+        layer.cache_size = Some("64MiB".parse().unwrap());
+    })
+    .await;
+    house.gateway.put_chat("c2", &["user:alice"]).await;
+    house.gateway.bind_session("turn-2", "c2", "agent:ada").await;
+    let chunk = 256 * 1024;
+    let file = |seeds: &[u64]| seeds.iter().flat_map(|seed| bytes(*seed, chunk)).collect::<Vec<u8>>();
+    // Two chunks in both chats, one in each; a file without chunks; and one whose set expires.
+    let first = SampleSet::of([("a.bin", file(&[1, 2, 3])), ("b.bin", bytes(9, 1000))]).chunked(chunk);
+    let second = SampleSet::of([("a.bin", file(&[2, 3, 4]))]).chunked(chunk);
+    let mut third = SampleSet::of([("a.bin", file(&[5, 6]))]).chunked(chunk);
+    third.manifest["expiresAt"] = timestamp::format(START + HOUR).into();
+    for (chat, turn, set) in [("c1", "turn-1", &first), ("c2", "turn-2", &second), ("c2", "turn-2", &third)] {
+        // Each is a set of its own, and none makes way for another.
+        let task = |frame: &mut Value| {
+            frame["session_id"] = turn.into();
+            frame["task_id"] = set.identity().into();
+        };
+        house.agent.announce_with(set, task).await;
+        house.gateway.wait_for_set(chat, &set.identity()).await;
+        for file in &set.files {
+            let answer = house.gateway.get(&set_file(chat, set, &file.path), &house.alice()).await;
+            assert!(answer.body[..] == file.bytes[..], "{}", file.path);
+        }
+    }
+    house.gateway.wait_for_metric("sluice_cache_objects", 7.0).await;
+    let swept = "sluice_swept_total{what=\"cached_objects\"}";
+    house.pass(60_000).await;
+    house.gateway.wait_for_metric("sluice_cache_objects", 7.0).await;
+    // Its own two go, with the chat.
+    house.gateway.operate(http::Method::DELETE, "/v1/chats/c1", None).await;
+    house.pass(60_000).await;
+    house.gateway.wait_for_metric(swept, 2.0).await;
+    assert_eq!(cached(&house, data.path()), (5, 5));
+    // What expires is not kept for a week, as its place in the list is.
+    house.pass(HOUR).await;
+    house.gateway.wait_for_metric(swept, 2.0).await;
+    assert_eq!(cached(&house, data.path()), (3, 3));
+    assert_eq!(house.listed_in("c2").await.len(), 2);
+    // What is left is served without its agent.
+    let answer = house.gateway.get(&set_file("c2", &second, "a.bin"), &house.alice()).await;
+    assert!(answer.body[..] == second.files[0].bytes[..]);
+}
+
+async fn what_a_transfer_has_still_to_come_to_stays_in_the_cache(database: &TestDatabase) {
+    let mut house = House::open_with(database, "0s", |layer| layer.cache_size = Some("64MiB".parse().unwrap())).await;
+    let chunk = 256 * 1024;
+    let set = SampleSet::of([("a.bin", bytes(7, 64 * chunk))]).chunked(chunk);
+    house.agent.announce_in("turn-1", &set).await;
+    house.gateway.wait_for_set("c1", &set.identity()).await;
+    let (path, content) = (set_file("c1", &set, "a.bin"), &set.files[0].bytes);
+    assert!(house.gateway.get(&path, &house.alice()).await.body[..] == content[..]);
+    house.gateway.wait_for_metric("sluice_cache_objects", 64.0).await;
+    house.agent.cut().await;
+    house.gateway.wait_for_metric("sluice_agents_online", 0.0).await;
+    let request = house.gateway.request(http::Method::GET, &path, &house.alice(), None);
+    let mut download = house.gateway.client().receive_buffer(32 * 1024).send(request).await;
+    let mut received = download.read(1000).await;
+    // It has expired, and is swept while it runs.
+    let transfers = &house.gateway.state().transfers;
+    let all = transfers.cached().await;
+    assert_eq!(transfers.forget_cached(all).await, 0);
+    let (rest, end) = download.rest().await;
+    received.extend(rest);
+    assert!(end.is_ok() && received == **content, "{end:?} after {} bytes", received.len());
+    house.gateway.wait_for_metric("sluice_transfers_running", 0.0).await;
+    let all = transfers.cached().await;
+    assert_eq!(transfers.forget_cached(all).await, 64);
+}
+
 async fn files_that_nobody_offers_any_more_go_with_their_sets(database: &TestDatabase) {
     let mut house = House::open(database, "0s").await;
     house.announce(8, 100, Some(HOUR)).await;
@@ -243,6 +331,8 @@ on_both_databases!(
     what_runs_is_ended_neither_by_expiry_nor_by_the_sweep,
     the_sweep_removes_what_has_had_its_time,
     files_that_nobody_offers_any_more_go_with_their_sets,
+    what_no_set_of_a_chat_lists_goes_from_the_cache,
+    what_a_transfer_has_still_to_come_to_stays_in_the_cache,
     nothing_of_a_deleted_chat_remains,
     nonces_and_keys_that_guard_nothing_are_forgotten,
 );
@@ -276,48 +366,6 @@ async fn a_gateway_whose_database_file_is_gone_is_not_ready() {
     becomes(&gateway, 200).await;
 }
 
-/// A small disk of its own.
-struct Disk(tempfile::TempDir);
-
-impl Disk {
-    /// None where this process may not mount one, which takes root's rights.
-    fn mount(size: &str) -> Option<Self> {
-        let folder = tempfile::tempdir().unwrap();
-        let options = format!("size={size}");
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(folder.path()).output();
-        match mount {
-            Ok(output) if output.status.success() => Some(Self(folder)),
-            refused => {
-                eprintln!("skipped: a tmpfs of its own cannot be mounted here: {refused:?}");
-                None
-            }
-        }
-    }
-
-    fn filler(&self) -> PathBuf {
-        self.0.path().join("filler")
-    }
-
-    /// To the last page.
-    fn fill(&self) {
-        let mut filler = std::fs::File::create(self.filler()).unwrap();
-        for size in [1 << 20, 4096] {
-            while filler.write_all(&vec![1; size]).is_ok() {}
-        }
-    }
-
-    fn empty(&self) {
-        std::fs::remove_file(self.filler()).unwrap();
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        // Lazily, for the gateway may hold files on it still.
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
-}
-
 /// A set whose rows take about half a MiB.
 fn wide_set(seed: usize) -> SampleSet {
     let mut set = SampleSet::of((0..40).map(|n| (format!("{n}.bin"), Vec::new())));
@@ -333,7 +381,7 @@ fn wide_set(seed: usize) -> SampleSet {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_a_full_disk_what_is_accepted_is_kept_and_the_rest_is_refused() {
     let Some(disk) = Disk::mount("24m") else { return };
-    let data = disk.0.path().join("data");
+    let data = disk.path().join("data");
     let mut gateway = Gateway::builder().with(|layer| layer.data_dir = Some(data)).start().await;
     gateway.furnish().await;
     let mut agent = gateway.agent("ada").await;

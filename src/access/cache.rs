@@ -90,7 +90,8 @@ fn weight(key: &Key, answer: &Answer) -> usize {
                 let own = offer.path.len() + offer.media_type.len() + offer.agent.as_str().len();
                 names(&offer.place, &offer.producer_task) + own + ways.iter().map(way).sum::<usize>()
             });
-            manifests.chain(offers).sum()
+            let others = found.others.iter().map(|claim| LUMP / 4 + claim.agent.as_str().len() + claim.list.len());
+            manifests.chain(offers).chain(others).sum()
         }
         Answer::Tasks(found) => found
             .tasks

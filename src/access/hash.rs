@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::claims::{self, Claim, Claims, Records};
 use super::lists::Lists;
 use super::{BlobAnswer, OFFERS, Readable, Way, kept, sources};
-use crate::protocol::{AgentName, Sha256};
+use crate::protocol::{AgentName, Principal, Sha256};
 use crate::store::{ManifestOffer, Offer, Place, Scope, Store, StoreError, TaskOffer, TaskRule};
 
 /// Most tasks that are remembered of a hash. With more, one that is named is a question of its own.
@@ -62,8 +63,18 @@ pub(super) struct Found {
     pub(super) manifests: Arc<[ManifestOffer]>,
     /// Those that list it, each with the ways to its bytes.
     pub(super) offers: Arc<[(Offer, Vec<Way>)]>,
+    /// What agents say of it that were not asked for: it counts where it contradicts, and where it is proved.
+    pub(super) others: Arc<[OthersClaim]>,
     /// As [`Readable::as_of`].
     pub(super) as_of: u64,
+}
+
+/// As [`Claim`].
+#[derive(Debug, Clone)]
+pub(super) struct OthersClaim {
+    pub(super) agent: Principal,
+    pub(super) size: u64,
+    pub(super) list: String,
 }
 
 /// The tasks of those sets' announcements.
@@ -110,18 +121,22 @@ impl Found {
     ) -> Result<Self, StoreError> {
         let as_of = store.generation();
         let manifests = store.offers_of_manifest(scope, agent, sha256, rule.asked(), OFFERS).await?;
-        let mut offers = Vec::new();
+        let (mut offers, mut others) = (Vec::new(), Vec::new());
         // A manifest before anything else: its bytes are here and are what the hash says, whatever anybody announces.
         if !manifests.iter().any(|offer| offer.of_agent) {
-            offers = store.offers_of_blob(scope, agent, sha256, rule.asked(), OFFERS).await?;
-            // What others say counts already where it contradicts.
-            offers.retain(|offer| offer.of_agent);
+            (offers, others) = store
+                .offers_of_blob(scope, agent, sha256, rule.asked(), OFFERS)
+                .await?
+                .into_iter()
+                .partition(|offer| offer.of_agent);
         }
+        let others = others.into_iter().map(|Offer { agent, size, list, .. }| OthersClaim { agent, size, list });
         let ways = sources::ways_of(store, &offers).await?;
         for offer in &mut offers {
             offer.locations = Vec::new();
         }
-        Ok(Self { manifests: manifests.into(), offers: offers.into_iter().zip(ways).collect(), as_of })
+        let offers = offers.into_iter().zip(ways).collect();
+        Ok(Self { manifests: manifests.into(), offers, others: others.collect(), as_of })
     }
 
     /// Whether there is nothing that the caller may have.
@@ -142,21 +157,22 @@ impl Found {
         sha256: &Sha256,
         rule: &Rule,
         announced: Option<&TaskNames>,
-        lists: &Lists,
+        (lists, records): (&Lists, &Records),
     ) -> Result<BlobAnswer, StoreError> {
-        let (mut answer, list) = self.judge(sha256, rule, announced);
-        if let (BlobAnswer::Blob(readable), Some((manifest, position))) = (&mut answer, list) {
-            readable.chunks = lists.get(&manifest, position).await?;
+        let (mut answer, list) = self.judge(sha256, rule, announced, records);
+        if let (BlobAnswer::Blob(claims), Some((manifest, position))) = (&mut answer, list) {
+            claims.first_mut().chunks = lists.get(&manifest, position).await?;
         }
         Ok(answer)
     }
 
-    /// The same, and the entry whose chunk list goes with it.
+    /// The same, and the entry whose chunk list goes with the first claim.
     fn judge(
         &self,
         sha256: &Sha256,
         rule: &Rule,
         announced: Option<&TaskNames>,
+        records: &Records,
     ) -> (BlobAnswer, Option<(Sha256, i64)>) {
         let lets = |place: &Place, agent: &_, set: &Sha256, producer_task: Option<&String>, passes: bool| {
             let Some(announced) = announced else { return passes };
@@ -189,25 +205,72 @@ impl Found {
             // A file to the agent that is asked for, and a manifest to another.
             return (BlobAnswer::Manifest(kept(*sha256, offer.clone(), self.as_of)), None);
         }
-        // The first one's claim stands. Where others contradict it one of them lies, and only the hash of the whole can
-        // tell: no list is believed.
-        let agreeing = || passing.iter().filter(|(offer, _)| offer.size == first.size);
-        let places: HashSet<Place> = agreeing().map(|(offer, _)| offer.place.clone()).collect();
-        let expiries: Option<Vec<i64>> = agreeing().map(|(offer, _)| offer.expires_at).collect();
-        let sources = sources::pick(agreeing().map(|(offer, ways)| (&offer.agent, ways.clone())));
-        if sources.is_empty() {
-            return (BlobAnswer::NotFound, None);
+        let (claims, list) = match first.contested {
+            false => (self.readable(sha256, &passing).map(Claims::from), (!first.list.is_empty()).then_some(first)),
+            true => self.contested(sha256, passing, records),
+        };
+        let answer = claims.map_or(BlobAnswer::NotFound, BlobAnswer::Blob);
+        (answer, list.map(|offer| (offer.manifest, offer.position)))
+    }
+
+    /// What may be had where the sets contradict each other: one of them lies, and only the hash of the whole can tell
+    /// which. So no list is believed until the bytes have told, and the claims are tried in turn.
+    fn contested<'a>(
+        &'a self,
+        sha256: &Sha256,
+        passing: Vec<&'a (Offer, Vec<Way>)>,
+        records: &Records,
+    ) -> (Option<Claims>, Option<&'a Offer>) {
+        let of = |offer: &'a Offer| Claim { agent: &offer.agent, size: offer.size, list: &offer.list };
+        let own = self.offers.iter().map(|(offer, _)| of(offer));
+        let others = self.others.iter().map(|OthersClaim { agent, size, list }| Claim {
+            agent,
+            size: *size,
+            list: list.as_str(),
+        });
+        let standing = records.look(sha256, own.chain(others));
+        let ordered = claims::in_order(&standing, passing, |item| {
+            let (offer, _) = *item;
+            of(offer)
+        });
+        // What contradicts may be among what was not looked at.
+        let all = self.offers.len() + self.others.len() < OFFERS as usize;
+        let believed = ordered.first().map(|(offer, _)| offer);
+        let believed = believed.filter(|offer| all && !offer.list.is_empty() && standing.believes(&of(offer)));
+        let mut readable = Vec::new();
+        for size in claims::sizes(&standing, ordered.iter().map(|(offer, _)| offer.size)) {
+            let fits = |offer: &Offer| {
+                let vouched = believed.is_none_or(|first| first.size != size || first.list == offer.list);
+                offer.size == size && vouched
+            };
+            let agreeing: Vec<_> = ordered.iter().copied().filter(|(offer, _)| fits(offer)).collect();
+            readable.extend(self.readable(sha256, &agreeing));
         }
-        let is_believed = !first.contested && !first.list.is_empty();
-        let readable = Readable {
+        // The list goes with the first, unless that one has no way to it.
+        let believed = believed.filter(|offer| readable.first().is_some_and(|first| first.size == offer.size));
+        let mut agents: Vec<Principal> = Vec::new();
+        for (offer, _) in self.offers.iter() {
+            if !agents.contains(&offer.agent) {
+                agents.push(offer.agent.clone());
+            }
+        }
+        (Claims::of(readable, agents), believed)
+    }
+
+    /// What agreeing sets give, without a chunk list. `None` where they name no way to it.
+    fn readable(&self, sha256: &Sha256, agreeing: &[&(Offer, Vec<Way>)]) -> Option<Readable> {
+        let size = agreeing.first()?.0.size;
+        let places: HashSet<Place> = agreeing.iter().map(|(offer, _)| offer.place.clone()).collect();
+        let expiries: Option<Vec<i64>> = agreeing.iter().map(|(offer, _)| offer.expires_at).collect();
+        let sources = sources::pick(agreeing.iter().map(|(offer, ways)| (&offer.agent, ways.clone())));
+        (!sources.is_empty()).then(|| Readable {
             sha256: *sha256,
-            size: first.size,
+            size,
             chunks: None,
             sources,
             places: places.into_iter().collect(),
             expires_at: expiries.and_then(|all| all.into_iter().max()),
             as_of: self.as_of,
-        };
-        (BlobAnswer::Blob(readable), is_believed.then_some((first.manifest, first.position)))
+        })
     }
 }

@@ -125,8 +125,8 @@ async fn a_chunk_list_is_in_memory_once_however_often_it_is_announced(database: 
     let mut lists = Vec::new();
     for done in 0..5 {
         announce(&store, &set, "t", Some(Progress { done, total: 9 })).await;
-        let BlobAnswer::Blob(readable) = ask(&access, "user:alice", None, false).await else { panic!("no blob") };
-        lists.push(readable.chunks.unwrap());
+        let BlobAnswer::Blob(claims) = ask(&access, "user:alice", None, false).await else { panic!("no blob") };
+        lists.push(claims.first().chunks.clone().unwrap());
         let file = access.file(&caller("user:alice"), &chat, &identity, "a").await.unwrap().unwrap();
         lists.push(file.readable.chunks.unwrap());
     }

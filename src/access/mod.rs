@@ -8,6 +8,8 @@
 //! It must not know who is connected, nor read bytes of blobs.
 
 mod cache;
+mod claims;
+mod find;
 mod hash;
 mod lists;
 #[cfg(test)]
@@ -27,9 +29,11 @@ use tokio::sync::watch;
 use crate::identity::Caller;
 use crate::protocol::manifest::path;
 use crate::protocol::{AgentName, ChatId, Chunks, EntryKind, Location, Principal, Sha256};
-use crate::store::{FileId, ManifestOffer, Offer, Place, Scope, Store, StoreError, TaskRule};
+use crate::store::{FileId, ManifestOffer, Place, Scope, Store, StoreError};
 
 use cache::{Answer, Cache, Target};
+pub use claims::Claims;
+use claims::Records;
 use hash::{Found, Rule, TaskNames};
 use lists::Lists;
 use manifests::Manifests;
@@ -206,7 +210,7 @@ pub enum BlobAnswer {
     /// The task that was named is not that of a set that lists the blob.
     TaskMismatch,
     /// A blob.
-    Blob(Readable),
+    Blob(Claims),
     /// A manifest.
     Manifest(KeptManifest),
 }
@@ -236,6 +240,7 @@ pub struct Access {
     cache: Cache,
     manifests: Manifests,
     lists: Lists,
+    records: Records,
     turns: Turns,
 }
 
@@ -245,6 +250,7 @@ impl Access {
         Self {
             manifests: Manifests::new(store.clone()),
             lists: Lists::new(store.clone()),
+            records: Records::default(),
             turns: Turns::default(),
             cache: Cache::new(cache_bytes),
             store,
@@ -323,15 +329,26 @@ impl Access {
         if found.is_empty() {
             return Ok(BlobAnswer::NotFound);
         }
+        let known = (&self.lists, &self.records);
         let announced = match rule {
             Rule::Is(_) => self.tasks_of_hash(caller, agent, sha256).await?,
             Rule::Any | Rule::None => TaskNames::none(),
         };
         if rule == Rule::Any || !found.is_cut() && announced.suffice() {
-            return found.answer(sha256, &rule, Some(&announced), &self.lists).await;
+            return found.answer(sha256, &rule, Some(&announced), known).await;
         }
         let found = self.hash(caller, agent, sha256, rule.clone()).await?;
-        found.answer(sha256, &rule, None, &self.lists).await
+        found.answer(sha256, &rule, None, known).await
+    }
+
+    /// An agent has served the whole blob, of this size, and the blob's own hash was right.
+    pub fn proved(&self, agent: &Principal, sha256: Sha256, size: u64) {
+        self.records.proved(agent, sha256, size);
+    }
+
+    /// What an agent served alone as the whole blob has another hash, or it has fewer bytes than it announced.
+    pub fn failed(&self, agent: &Principal, sha256: Sha256) {
+        self.records.failed(agent, sha256);
     }
 
     /// The sets in which the caller may have a hash.
@@ -419,78 +436,6 @@ impl Access {
             }
         };
         self.cache.answer(&self.store, caller, target, ask).await
-    }
-
-    async fn find_set(&self, caller: &Caller, chat: &ChatId, set: &Sha256) -> Result<Option<SetAccess>, StoreError> {
-        let as_of = self.store.generation();
-        let offers = self.store.offers_of_set(scope(caller), chat, set, OFFERS).await?;
-        let Some(first) = offers.into_iter().next() else { return Ok(None) };
-        let announced =
-            self.store.tasks_of_set(chat, set, SET_TASKS).await?.into_iter().map(|announced| announced.task);
-        let tasks = Tasks::of(first.producer_task.clone().into_iter().chain(announced));
-        Ok(Some(SetAccess { manifest: kept(*set, first, as_of), tasks }))
-    }
-
-    async fn find_file(
-        &self,
-        caller: &Caller,
-        chat: &ChatId,
-        set: &Sha256,
-        path: &str,
-    ) -> Result<Option<FileAccess>, StoreError> {
-        let as_of = self.store.generation();
-        let offers = self.store.offers_of_file(scope(caller), chat, set, path, OFFERS).await?;
-        self.file_of(caller, offers, as_of).await
-    }
-
-    /// The tasks of sets of one chat that list a file.
-    async fn tasks_of_file(&self, caller: &Caller, offers: &[Offer]) -> Result<Tasks, StoreError> {
-        let Some(first) = offers.first() else { return Ok(Tasks::of([])) };
-        let mut announced = Vec::new();
-        let sets: BTreeSet<Sha256> = offers.iter().map(|offer| offer.manifest).collect();
-        if sets.len() == 1 {
-            announced = self.store.tasks_of_set(&first.place.chat, &first.manifest, SET_TASKS).await?;
-        } else {
-            let chats = std::slice::from_ref(&first.place.chat);
-            let scope = Scope { principal: &caller.principal, chats: Some(chats) };
-            announced.extend(self.store.tasks_of_hash(scope, None, &first.sha256, SET_TASKS).await?);
-            announced.retain(|task| task.agent == first.agent && sets.contains(&task.set));
-        }
-        let own = offers.iter().filter_map(|offer| offer.producer_task.clone());
-        Ok(Tasks::of(own.chain(announced.into_iter().map(|announced| announced.task))))
-    }
-
-    /// A file that these announcements list, and who else may help out with it.
-    async fn file_of(
-        &self,
-        caller: &Caller,
-        mut offers: Vec<Offer>,
-        as_of: u64,
-    ) -> Result<Option<FileAccess>, StoreError> {
-        let Some(first) = offers.first().cloned() else { return Ok(None) };
-        let tasks = self.tasks_of_file(caller, &offers).await?;
-        // The path names its chat: others that have the bytes are other paths.
-        let (places, expires_at) = (Arc::new([first.place.clone()]), first.expires_at);
-        let others = self.store.offers_of_blob(scope(caller), None, &first.sha256, TaskRule::Any, OFFERS).await?;
-        offers.extend(others);
-        // Whoever else announced the hash may help out, but only with bytes that this entry's own list vouches for.
-        offers.retain(|offer| (offer.size, &offer.list) == (first.size, &first.list));
-        let chunks = match first.list.is_empty() {
-            true => None,
-            false => self.lists.get(&first.manifest, first.position).await?,
-        };
-        let sources = sources::of(&self.store, offers).await?;
-        if sources.is_empty() && first.kind == EntryKind::File {
-            return Ok(None);
-        }
-        Ok(Some(FileAccess {
-            agent: first.agent,
-            tasks,
-            readable: Readable { sha256: first.sha256, size: first.size, chunks, sources, places, expires_at, as_of },
-            path: first.path.into(),
-            media_type: first.media_type.into(),
-            kind: first.kind,
-        }))
     }
 }
 

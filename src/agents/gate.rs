@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::identity::{Identity, Refusal, Signatures, TokenError, Tokens};
 use crate::protocol::frames::ErrorBody;
 use crate::protocol::{AgentName, Principal};
-use crate::store::{Claim, Store, StoreError};
+use crate::store::{Claim, Store, StoreError, TooManyNames};
 
 /// What an agent brought to prove who it is.
 #[derive(Clone)]
@@ -125,6 +125,7 @@ impl Gate {
             Claim::Held => {}
             Claim::Foreign => return Err(ErrorBody::new("forbidden", "this name belongs to another agent")),
             Claim::Other(known) => return Err(foreign(&known)),
+            Claim::TooMany(of) => return Err(too_many(of)),
         }
         if matches!(credential, Some(Credential::Signed(..))) {
             // It has a name now, so its keys are to be known for good.
@@ -147,6 +148,17 @@ impl Gate {
 fn foreign(known: &AgentName) -> ErrorBody {
     let message = format!("the signature proves the agent {known}; another agent here needs a token of its own");
     ErrorBody::new("forbidden", message)
+}
+
+fn too_many(of: TooManyNames) -> ErrorBody {
+    let message = match of {
+        TooManyNames::Agent => "the agent holds as many names as one may: use one of them",
+        TooManyNames::Host => {
+            "agents at this one's host hold as many names as they may while they are in no chat here: \
+             have an operator let this one into a chat"
+        }
+    };
+    ErrorBody::new("quota_exceeded", message)
 }
 
 fn no_credential() -> ErrorBody {

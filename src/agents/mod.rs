@@ -6,6 +6,7 @@
 
 pub mod answer;
 pub mod connection;
+pub mod credit;
 pub mod gate;
 pub mod mailbox;
 pub mod message;
@@ -25,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use answer::ReadEnd;
 pub use connection::Connection;
+pub use credit::Sharing;
 pub use gate::{Credential, Gate};
 pub use mailbox::Mailbox;
 pub use message::{Close, Message, Text};

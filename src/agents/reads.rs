@@ -230,7 +230,7 @@ mod tests {
 
     impl Fixture {
         fn new() -> Self {
-            Self { reads: Reads::default(), mailbox: Mailbox::new(), slots: Slots::new() }
+            Self { reads: Reads::default(), mailbox: Mailbox::new(), slots: Slots::new(None) }
         }
 
         fn ask(&mut self, id: &str, len: u64, credit: u32) -> Read {
@@ -242,7 +242,7 @@ mod tests {
 
         /// A read that the connection has not taken from its mail yet.
         fn post(&self, id: &str, len: u64, credit: u32) -> Read {
-            let slot = self.slots.try_take().unwrap();
+            let slot = self.slots.try_take(&["user:a".parse().unwrap()]).unwrap();
             let range = ByteRange { start: 0, end: len };
             Read::ask(
                 &self.mailbox,
@@ -355,18 +355,19 @@ mod tests {
     fn a_read_keeps_its_slot_until_its_end() {
         for ends in [true, false] {
             let mut f = Fixture::new();
-            let held: Vec<_> = (1..CONCURRENT_READS).map(|_| f.slots.try_take().unwrap()).collect();
+            let held: Vec<_> =
+                (1..CONCURRENT_READS).map(|_| f.slots.try_take(&["user:a".parse().unwrap()]).unwrap()).collect();
             let read = f.ask("r", 2, 1);
             f.data("r", 0, b"ab");
             drop(read);
             f.reads.cancel(&f.mail().cancels[0]);
-            assert!(f.slots.try_take().is_none(), "the agent still counts it");
+            assert!(f.slots.try_take(&["user:a".parse().unwrap()]).is_none(), "the agent still counts it");
             if ends {
                 assert_eq!(f.reads.end(&end("r", 2)), Outcome::Swallowed);
             } else {
                 f.reads.release_received();
             }
-            assert!(f.slots.try_take().is_some());
+            assert!(f.slots.try_take(&["user:a".parse().unwrap()]).is_some());
             drop(held);
         }
     }
@@ -386,8 +387,8 @@ mod tests {
         assert_eq!(f.reads.error(&error), Outcome::Ended("too_many_reads"));
         let ended = ReadEvent::Ended(ReadEnd::Refused(BlobErrorCode::TooManyReads));
         assert_eq!(next(&mut read), Some(ended));
-        let first = f.slots.try_take();
-        assert!(first.is_some() && f.slots.try_take().is_none());
+        let first = f.slots.try_take(&["user:a".parse().unwrap()]);
+        assert!(first.is_some() && f.slots.try_take(&["user:a".parse().unwrap()]).is_none());
     }
 
     #[test]

@@ -92,14 +92,17 @@ pub struct Registry {
     waiting: DashMap<Principal, Arc<Notify>>,
     sessions: DashSet<SessionId>,
     next: AtomicU64,
+    /// The highest rate of what is asked over one agent's control socket and its data connections, in bytes a second.
+    agent_rate: Option<u64>,
     metrics: Arc<Metrics>,
     events: Events,
 }
 
 impl Registry {
-    /// Nobody is connected.
-    pub fn new(metrics: Arc<Metrics>, events: Events) -> Self {
+    /// Nobody is connected. From one that is, no more than `agent_rate` bytes a second are asked.
+    pub fn new(agent_rate: Option<u64>, metrics: Arc<Metrics>, events: Events) -> Self {
         Self {
+            agent_rate,
             agents: DashMap::new(),
             waiting: DashMap::new(),
             sessions: DashSet::new(),
@@ -135,7 +138,7 @@ impl Registry {
             Kind::Control => slots.or(known),
             Kind::Data => known,
         };
-        let slots = slots.unwrap_or_else(Slots::new);
+        let slots = slots.unwrap_or_else(|| Slots::new(self.agent_rate));
         let link = Link { id, mailbox: mailbox.clone(), slots: slots.clone() };
         presence.name = name.clone();
         let place = match kind {
@@ -292,7 +295,7 @@ mod tests {
 
     fn registry() -> Registry {
         let metrics = Arc::new(Metrics::new().unwrap());
-        Registry::new(metrics.clone(), Events::new(Limits::default(), metrics))
+        Registry::new(None, metrics.clone(), Events::new(Limits::default(), metrics))
     }
 
     fn agent() -> (Principal, AgentName) {

@@ -7,18 +7,21 @@ use std::task::{Context, Poll};
 
 use tokio::sync::{oneshot, watch};
 
+use super::credit::{Credit, Sharing};
+use crate::protocol::Principal;
 use crate::read::{Fairness, Ticket};
 
-/// The slots shared by the agents of one control socket and their data connections.
+/// The slots, and the credit, shared by the agents of one control socket and their data connections.
 #[derive(Debug)]
 pub struct Slots {
     queue: Mutex<Queue>,
     contended: watch::Sender<bool>,
+    credit: Arc<Credit>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    fairness: Fairness,
+    fairness: Fairness<Principal>,
     waiting: HashMap<Ticket, oneshot::Sender<Slot>>,
 }
 
@@ -26,6 +29,8 @@ struct Queue {
 #[derive(Debug)]
 pub struct Slot {
     slots: Arc<Slots>,
+    /// In whose name.
+    reader: Principal,
     refused: bool,
 }
 
@@ -33,29 +38,45 @@ pub struct Slot {
 #[derive(Debug)]
 pub struct SlotRequest {
     slots: Arc<Slots>,
+    reader: Principal,
     ticket: Ticket,
     granted: oneshot::Receiver<Slot>,
 }
 
 impl Slots {
-    /// All slots free.
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self { queue: Mutex::default(), contended: watch::Sender::new(false) })
+    /// All slots free, and this highest rate in bytes a second.
+    pub fn new(bytes_per_second: Option<u64>) -> Arc<Self> {
+        let credit = Credit::new(bytes_per_second);
+        Arc::new(Self { queue: Mutex::default(), contended: watch::Sender::new(false), credit })
     }
 
-    /// Queues up, to read about `length` bytes.
-    pub fn request(self: &Arc<Self>, length: u64) -> SlotRequest {
+    /// Queues up, to read about `length` bytes for these readers: in the name of the one that has and awaits the least.
+    /// `None` where there is no reader.
+    pub fn request(self: &Arc<Self>, readers: &[Principal], length: u64) -> Option<SlotRequest> {
         let (sender, granted) = oneshot::channel();
         let mut queue = self.lock();
-        let ticket = queue.fairness.request(length);
+        let reader = queue.fairness.least(readers)?.clone();
+        let ticket = queue.fairness.request(&reader, length);
         queue.waiting.insert(ticket, sender);
         self.settle(queue);
-        SlotRequest { slots: self.clone(), ticket, granted }
+        Some(SlotRequest { slots: self.clone(), reader, ticket, granted })
     }
 
-    /// Takes a slot if one is free and nobody waits.
-    pub fn try_take(self: &Arc<Self>) -> Option<Slot> {
-        self.lock().fairness.try_take().then(|| Slot { slots: self.clone(), refused: false })
+    /// Takes a slot for these readers if one is free and nobody waits.
+    pub fn try_take(self: &Arc<Self>, readers: &[Principal]) -> Option<Slot> {
+        let mut queue = self.lock();
+        let reader = queue.fairness.least(readers)?.clone();
+        queue.fairness.try_take(&reader).then(|| Slot { slots: self.clone(), reader, refused: false })
+    }
+
+    /// A part in the link's credit.
+    pub fn share(&self) -> Sharing {
+        self.credit.enter()
+    }
+
+    /// The link's credit.
+    pub fn credit(&self) -> &Arc<Credit> {
+        &self.credit
     }
 
     /// Whether somebody waits for a slot.
@@ -75,14 +96,14 @@ impl Slots {
     /// Hands free slots to those whose turn it is, outside the lock: a slot whose waiter has left comes back here.
     fn settle(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>) {
         let mut granted = Vec::new();
-        while let Some(ticket) = queue.fairness.grant() {
-            granted.push(queue.waiting.remove(&ticket));
+        while let Some((reader, ticket)) = queue.fairness.grant() {
+            granted.push((reader, queue.waiting.remove(&ticket)));
         }
         let contended = queue.fairness.waiting() > 0;
         self.contended.send_if_modified(|known| std::mem::replace(known, contended) != contended);
         drop(queue);
-        for waiter in granted {
-            let slot = Slot { slots: self.clone(), refused: false };
+        for (reader, waiter) in granted {
+            let slot = Slot { slots: self.clone(), reader, refused: false };
             if let Some(waiter) = waiter {
                 drop(waiter.send(slot));
             }
@@ -101,9 +122,9 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let mut queue = self.slots.lock();
         if self.refused {
-            queue.fairness.refused();
+            queue.fairness.refused(&self.reader);
         } else {
-            queue.fairness.release();
+            queue.fairness.release(&self.reader);
         }
         self.slots.settle(queue);
     }
@@ -124,7 +145,7 @@ impl Future for SlotRequest {
 impl Drop for SlotRequest {
     fn drop(&mut self) {
         let mut queue = self.slots.lock();
-        queue.fairness.withdraw(self.ticket);
+        queue.fairness.withdraw(&self.reader, self.ticket);
         queue.waiting.remove(&self.ticket);
         self.slots.settle(queue);
     }
@@ -137,27 +158,27 @@ mod tests {
 
     #[tokio::test]
     async fn a_freed_slot_goes_to_the_next_in_line() {
-        let slots = Slots::new();
-        let mut held: Vec<_> = (0..CONCURRENT_READS).map(|_| slots.try_take().unwrap()).collect();
-        assert!(slots.try_take().is_none());
-        let waiting = slots.request(1);
+        let (slots, readers) = (Slots::new(None), ["user:a".parse().unwrap()]);
+        let mut held: Vec<_> = (0..CONCURRENT_READS).map(|_| slots.try_take(&readers).unwrap()).collect();
+        assert!(slots.try_take(&readers).is_none());
+        let waiting = slots.request(&readers, 1).unwrap();
         assert!(slots.is_contended());
         held.pop();
         let slot = waiting.await;
         assert!(!slots.is_contended());
         drop(slot);
-        assert!(slots.try_take().is_some());
+        assert!(slots.try_take(&readers).is_some());
     }
 
     #[tokio::test]
     async fn leaving_before_or_after_the_grant_loses_no_slot() {
-        let slots = Slots::new();
-        let mut held: Vec<_> = (0..CONCURRENT_READS).map(|_| slots.try_take().unwrap()).collect();
-        let left_early = slots.request(1);
-        let left_late = slots.request(1);
+        let (slots, readers) = (Slots::new(None), ["user:a".parse().unwrap()]);
+        let mut held: Vec<_> = (0..CONCURRENT_READS).map(|_| slots.try_take(&readers).unwrap()).collect();
+        let left_early = slots.request(&readers, 1).unwrap();
+        let left_late = slots.request(&readers, 1).unwrap();
         drop(left_early);
         held.pop();
         drop(left_late);
-        assert!(slots.try_take().is_some());
+        assert!(slots.try_take(&readers).is_some());
     }
 }

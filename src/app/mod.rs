@@ -117,7 +117,7 @@ impl Gateway {
         );
         let events = Events::new(events::Limits::default(), metrics.clone());
         let agents = Arc::new(Agents {
-            registry: Registry::new(metrics.clone(), events.clone()),
+            registry: Registry::new(settings.byte_rates.agent, metrics.clone(), events.clone()),
             gate: Gate::new(tokens.clone(), signatures.clone(), store.clone(), clock.clone()),
             metrics: metrics.clone(),
             clock: clock.clone(),
@@ -135,6 +135,8 @@ impl Gateway {
             stall_timeout: settings.stall_timeout,
             memory_budget: settings.memory_budget,
             max_transfers: settings.max_transfers,
+            transfer_rate: settings.byte_rates.transfer,
+            reader_rate: settings.byte_rates.reader,
         };
         let registry = Arc::clone(&agents);
         let is_open: IsOpen = Arc::new(move |session| registry.registry.is_session(session));
@@ -277,7 +279,13 @@ impl Gateway {
             state.transfers.watch(&drained),
             http::events::watch(&state, settings.stall_timeout, &drained),
             watch_database(&state, &writable, &draining),
-            sweep::run(state.store.clone(), state.clock.clone(), &state.metrics, retention, draining.clone()),
+            sweep::run(
+                (state.store.clone(), state.transfers.clone()),
+                state.clock.clone(),
+                &state.metrics,
+                retention,
+                draining.clone(),
+            ),
         );
         state.transfers.close();
         state.store.close().await;

@@ -1,5 +1,8 @@
 //! Removes what has had its time, in small batches, so that nobody waits for it.
 
+mod cached;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -7,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::store::{Outdated, Store, StoreError};
+use crate::transfer::Transfers;
 
 /// Rows removed at once.
 const BATCH: u32 = 500;
@@ -25,9 +29,23 @@ const SESSIONS: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// How long the keys of an agent are known that has nothing here and does not sign any more.
 const KEYS: Duration = Duration::from_secs(90 * 24 * 60 * 60);
 
-/// Rows that the sweep removes, as metrics name them.
-const KINDS: [&str; 9] =
-    ["reads", "handed_out", "expired_sets", "old_sets", "unbound_sets", "sessions", "manifests", "endpoints", "nonces"];
+/// In every so many sweeps the cache is gone through although nothing was removed here: what another process removed, or
+/// what expired, is not seen otherwise.
+const CACHE_EVERY: u32 = 4;
+
+/// What the sweep removes, as metrics name it.
+const KINDS: [&str; 10] = [
+    "reads",
+    "handed_out",
+    "expired_sets",
+    "old_sets",
+    "unbound_sets",
+    "sessions",
+    "manifests",
+    "endpoints",
+    "nonces",
+    "cached_objects",
+];
 
 /// How long what is kept is kept.
 #[derive(Debug, Clone, Copy)]
@@ -46,11 +64,20 @@ pub(super) fn touch_metrics(metrics: &Metrics) {
 }
 
 /// Sweeps until `until` is cancelled.
-pub(super) async fn run(store: Store, clock: Clock, metrics: &Metrics, retention: Retention, until: CancellationToken) {
-    let sweep = Sweep { store, clock, metrics };
+pub(super) async fn run(
+    (store, transfers): (Store, Arc<Transfers>),
+    clock: Clock,
+    metrics: &Metrics,
+    retention: Retention,
+    until: CancellationToken,
+) {
+    let sweep = Sweep { store, transfers, clock, metrics };
     let sweeping = async {
-        loop {
-            sweep.everything(retention).await;
+        for turn in (0..CACHE_EVERY).cycle() {
+            let removed = sweep.everything(retention).await;
+            if removed > 0 || turn == 0 {
+                sweep.cached().await;
+            }
             tokio::time::sleep(INTERVAL).await;
         }
     };
@@ -59,12 +86,14 @@ pub(super) async fn run(store: Store, clock: Clock, metrics: &Metrics, retention
 
 struct Sweep<'a> {
     store: Store,
+    transfers: Arc<Transfers>,
     clock: Clock,
     metrics: &'a Metrics,
 }
 
 impl Sweep<'_> {
-    async fn everything(&self, retention: Retention) {
+    /// How many manifests went.
+    async fn everything(&self, retention: Retention) -> u64 {
         let reads = self.before(retention.reads);
         self.in_batches("reads", || self.store.sweep_reads(reads, BATCH)).await;
         // Browsers, codes and links.
@@ -79,7 +108,7 @@ impl Sweep<'_> {
         let unbound = Outdated::UnboundBefore(sessions);
         self.in_batches("unbound_sets", || self.store.sweep_announcements(unbound, BATCH)).await;
         self.in_batches("sessions", || self.store.sweep_sessions(sessions, BATCH)).await;
-        self.in_batches("manifests", || self.store.sweep_manifests(MANIFESTS)).await;
+        let manifests = self.in_batches("manifests", || self.store.sweep_manifests(MANIFESTS)).await;
         self.in_batches("endpoints", || self.store.sweep_endpoints(BATCH)).await;
         // While agents sign, their nonces go meanwhile; these are the last ones'.
         self.in_batches("nonces", || self.store.sweep_nonces(self.clock.unix_millis(), BATCH)).await;
@@ -89,6 +118,7 @@ impl Sweep<'_> {
         if let Err(error) = self.files().await {
             tracing::warn!(%error, what = "files", "a sweep is left for later");
         }
+        manifests
     }
 
     /// Files that nobody offers any more, with their versions. There is no telling them by their age, so all are looked
@@ -122,7 +152,7 @@ impl Sweep<'_> {
         self.clock.unix_millis().saturating_sub(retention)
     }
 
-    async fn in_batches<F: Future<Output = Result<u64, StoreError>>>(&self, what: &str, remove: impl Fn() -> F) {
+    async fn in_batches<F: Future<Output = Result<u64, StoreError>>>(&self, what: &str, remove: impl Fn() -> F) -> u64 {
         let mut removed = 0;
         loop {
             match remove().await {
@@ -135,6 +165,11 @@ impl Sweep<'_> {
             }
             tokio::time::sleep(PAUSE).await;
         }
+        self.count(what, removed);
+        removed
+    }
+
+    fn count(&self, what: &str, removed: u64) {
         if removed > 0 {
             self.metrics.swept.with_label_values(&[what]).inc_by(removed);
             tracing::info!(what, removed, "swept");

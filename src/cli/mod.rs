@@ -3,11 +3,13 @@
 pub mod terminal;
 pub mod token;
 
-use std::ffi::OsString;
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::config::ConfigArgs;
@@ -151,8 +153,12 @@ fn leave_out(command: clap::Command, hidden: &dyn Fn(&clap::Id) -> bool) -> clap
 /// # Errors
 /// An [`Answer`] to print instead of doing anything.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Answer> {
-    let parsed = command().try_get_matches_from(args).and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
+    let args: Vec<OsString> = args.into_iter().collect();
+    let parsed = command().try_get_matches_from(&args).and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
     parsed.map_err(|error| {
+        if let Some(answer) = switch_with_a_word(&error, &args) {
+            return answer;
+        }
         let rendered = error.render().to_string();
         if error.use_stderr() && error.kind() != clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
             Answer::Usage(one_line(&rendered))
@@ -162,6 +168,38 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Answer> {
             Answer::Text(rendered)
         }
     })
+}
+
+/// What to write instead of `--links maybe`: a switch stands alone, or takes its value behind `=`. `clap` takes the word for
+/// an argument of its own.
+fn switch_with_a_word(error: &clap::Error, args: &[OsString]) -> Option<Answer> {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg) else { return None };
+    let place = args.iter().position(|arg| arg == word.as_str())?;
+    let name = args.get(place.checked_sub(1)?)?.to_str()?.strip_prefix("--")?;
+    let settings = ConfigArgs::augment_args(clap::Command::new("settings"));
+    settings.get_arguments().find(|arg| arg.get_long() == Some(name) && arg.is_require_equals_set())?;
+    Some(Answer::Usage(format!("error: write --{name} or --{name}=true, or else --{name}=false (see --help)")))
+}
+
+/// Names of environment variables that look like settings and are none: nothing reads them, so whoever set one has
+/// mistyped it. What tests are told by is left out.
+pub fn unknown_variables(names: impl IntoIterator<Item = OsString>) -> Vec<String> {
+    let command = command();
+    let commands = std::iter::once(&command).chain(command.get_subcommands());
+    let known: HashSet<&OsStr> = commands
+        .flat_map(|command| {
+            command.get_arguments().chain(command.get_subcommands().flat_map(|sub| sub.get_arguments()))
+        })
+        .filter_map(clap::Arg::get_env)
+        .collect();
+    let mut unknown: Vec<String> = names
+        .into_iter()
+        .filter(|name| !known.contains(name.as_os_str()))
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| name.starts_with("SLUICE_") && !name.starts_with("SLUICE_TEST_"))
+        .collect();
+    unknown.sort();
+    unknown
 }
 
 /// The first line of everything above the usage, joined, and where to read on.
@@ -212,6 +250,27 @@ mod tests {
             let Err(Answer::Usage(line)) = run(args) else { panic!("{args:?} is accepted") };
             assert!(line.starts_with("error: ") && line.lines().count() == 1, "{line}");
         }
+    }
+
+    #[test]
+    fn a_switch_says_what_it_takes() {
+        for switch in ["links", "require-task", "key-continuity"] {
+            let (flag, value) = (format!("--{switch}"), format!("--{switch}=maybe"));
+            let Err(Answer::Usage(line)) = run(&["serve", &flag, "maybe"]) else { panic!("{switch} takes a word") };
+            assert_eq!(line, format!("error: write {flag} or {flag}=true, or else {flag}=false (see --help)"));
+            let Err(Answer::Usage(line)) = run(&["serve", &value]) else { panic!("{switch} takes any value") };
+            assert!(line.contains(&flag) && line.contains("true") && line.contains("false"), "{line}");
+            assert!(run(&["serve", &flag, "--listen", "127.0.0.1:1"]).is_ok());
+        }
+        let Err(Answer::Usage(line)) = run(&["serve", "maybe"]) else { panic!("a word is taken") };
+        assert!(line.contains("maybe"), "{line}");
+    }
+
+    #[test]
+    fn mistyped_variables_are_named() {
+        let names =
+            ["SLUICE_LISTEN", "SLUICE_LISTNE", "SLUICE_TOKEN", "SLUICE_", "HOME", "SLUICE_TEST_X", "SLUICE_LINKS"];
+        assert_eq!(unknown_variables(names.map(OsString::from)), ["SLUICE_", "SLUICE_LISTNE"]);
     }
 
     #[test]

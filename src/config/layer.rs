@@ -146,6 +146,18 @@ layer! {
     #[arg(long, env = "SLUICE_MAX_TRANSFERS", value_name = "N")]
     max_transfers: u32,
 
+    /// Bytes a second that one transfer brings at most; 0: no limit [default: 0]
+    #[arg(long, env = "SLUICE_TRANSFER_BYTE_RATE", value_name = "SIZE")]
+    transfer_byte_rate: Size,
+
+    /// Bytes a second that all transfers of one reader bring together at most; 0: no limit [default: 0]
+    #[arg(long, env = "SLUICE_READER_BYTE_RATE", value_name = "SIZE")]
+    reader_byte_rate: Size,
+
+    /// Bytes a second asked at most over one agent's connections, for all readers together; 0: no limit [default: 0]
+    #[arg(long, env = "SLUICE_AGENT_BYTE_RATE", value_name = "SIZE")]
+    agent_byte_rate: Size,
+
     /// By hash, require the Artifact-Task header for sets whose manifest names a task [default: false]
     #[arg(long, env = "SLUICE_REQUIRE_TASK", value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]

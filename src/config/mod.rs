@@ -26,6 +26,8 @@ const MAX_TRANSFERS: u32 = 1024;
 const ADDRESS_CONNECTIONS: u32 = 1024;
 /// One address holds no more than this part of all connections, unless somebody chose the number.
 const ADDRESS_PART: usize = 4;
+/// Less would have clients give up before their next bytes come.
+const BYTE_RATE_MIN: u64 = 1024;
 /// A settings file is a page of text; anything longer is a mistake in the path.
 const CONFIG_BYTES: u64 = 1024 * 1024;
 
@@ -136,6 +138,8 @@ pub struct Settings {
     pub named_address_connections: Option<u32>,
     /// Transfers at once: at most as many as the memory budget has frames.
     pub max_transfers: usize,
+    /// The highest rates, in bytes a second.
+    pub byte_rates: ByteRates,
     /// Whether sets of a task are served only to requests that name it.
     pub require_task: bool,
     /// What one address, and one reader, may ask for.
@@ -154,6 +158,17 @@ pub struct Settings {
     pub log_format: LogFormat,
     /// Which log lines are written, as `tracing` directives, where they were named.
     pub log_level: Option<String>,
+}
+
+/// The highest rates, in bytes a second; none is no limit.
+#[derive(Debug, Clone, Copy)]
+pub struct ByteRates {
+    /// Of one transfer.
+    pub transfer: Option<u64>,
+    /// Of all transfers of one reader together.
+    pub reader: Option<u64>,
+    /// Of what is asked over one agent's connections.
+    pub agent: Option<u64>,
 }
 
 /// What one address, and one reader, may ask for; 0 is no limit.
@@ -247,6 +262,11 @@ impl Settings {
             cache_size: layer.cache_size.map_or(10 << 30, Size::bytes),
             max_connections,
             named_address_connections: layer.address_connections,
+            byte_rates: ByteRates {
+                transfer: byte_rate("transfer-byte-rate", layer.transfer_byte_rate)?,
+                reader: byte_rate("reader-byte-rate", layer.reader_byte_rate)?,
+                agent: byte_rate("agent-byte-rate", layer.agent_byte_rate)?,
+            },
             require_task: layer.require_task.unwrap_or(false),
             request_limits: RequestLimits {
                 reader_rate: layer.reader_rate.unwrap_or(1000),
@@ -323,6 +343,14 @@ fn positive(setting: &'static str, number: u32) -> Result<usize, ConfigError> {
     }
 }
 
+fn byte_rate(setting: &'static str, given: Option<Size>) -> Result<Option<u64>, ConfigError> {
+    match given.map_or(0, Size::bytes) {
+        0 => Ok(None),
+        1..BYTE_RATE_MIN => Err(refused(setting, "a rate is at least 1KiB each second, or 0 for no limit")),
+        bytes => Ok(Some(bytes)),
+    }
+}
+
 fn percent(setting: &'static str, number: u8) -> Result<u8, ConfigError> {
     match number {
         1..=100 => Ok(number),
@@ -381,7 +409,8 @@ fn read_file(path: &Path) -> Result<Layer, ConfigError> {
     parse_file(path, &text)
 }
 
-/// The parser's own rendering quotes the offending line, which may hold a password: only its message is kept.
+/// The parser's own rendering quotes the offending line, which may hold a password: only its message is kept, and of that
+/// nothing that repeats the value.
 fn parse_file(path: &Path, text: &str) -> Result<Layer, ConfigError> {
     toml::from_str(text).map_err(|error: toml::de::Error| {
         let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
@@ -390,8 +419,40 @@ fn parse_file(path: &Path, text: &str) -> Result<Layer, ConfigError> {
         let message = error.message();
         match message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')) {
             Some((name, _)) => ConfigError::UnknownSetting { path, line, name: name.to_owned() },
-            None => ConfigError::Malformed { path, line, reason: message.replace('\n', ", ") },
+            None => {
+                let reason = of_type(message).unwrap_or_else(|| message.replace('\n', ", "));
+                let reason = match key_at(text, line) {
+                    Some(key) => format!("{key}: {reason}"),
+                    None => reason,
+                };
+                ConfigError::Malformed { path, line, reason }
+            }
         }
+    })
+}
+
+/// What a setting takes, where a value is of another type.
+fn of_type(message: &str) -> Option<String> {
+    let (found, expected) = message.strip_prefix("invalid type: ")?.split_once(", expected ")?;
+    let found = found.split(['"', '`']).next().unwrap_or_default().trim();
+    let expected = match expected.trim() {
+        "a boolean" => "true or false, without quotes",
+        "u8" | "u32" | "u64" => "a whole number, without quotes",
+        "a string" => "a text in quotes",
+        "a sequence" => "a list of texts in brackets",
+        other => other,
+    };
+    Some(format!("it takes {expected}, and this is of the type {found}"))
+}
+
+/// The key whose value stands on a line, or goes on there.
+fn key_at(text: &str, line: usize) -> Option<&str> {
+    let above: Vec<&str> = text.lines().take(line).collect();
+    above.into_iter().rev().find_map(|line| {
+        let (key, _) = line.split_once('=')?;
+        let key = key.trim();
+        let is_key = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+        is_key.then_some(key)
     })
 }
 

@@ -74,6 +74,30 @@ fn a_wrong_value_is_refused_by_line() {
 }
 
 #[test]
+fn a_value_of_another_type_is_refused_by_its_key_and_not_repeated() {
+    for (text, reason) in [
+        ("links = \"hunter2\"", "links: it takes true or false, without quotes, and this is of the type string"),
+        (
+            "max-transfers = \"hunter2\"",
+            "max-transfers: it takes a whole number, without quotes, and this is of the type string",
+        ),
+        ("read-timeout = 30", "read-timeout: it takes a text in quotes, and this is of the type integer"),
+        (
+            "trusted-proxies = \"hunter2\"",
+            "trusted-proxies: it takes a list of texts in brackets, and this is of the type string",
+        ),
+        (
+            "ops-allow-host = [\n  \"a\",\n  2,\n]",
+            "ops-allow-host: it takes a text in quotes, and this is of the type integer",
+        ),
+        ("memory-budget = \"hunter2\"", "memory-budget: "),
+    ] {
+        let error = file(text).unwrap_err().to_string();
+        assert!(error.contains(&format!(": {reason}")) && !error.contains("hunter2"), "{error}");
+    }
+}
+
+#[test]
 fn an_error_in_the_file_never_quotes_the_line() {
     let error = file("database-url = \"postgres://u:hunter2@h/d\" extra\n").unwrap_err();
     assert!(!format!("{error} {error:?}").contains("hunter2"));

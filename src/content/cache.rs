@@ -1,6 +1,6 @@
 //! The cache: what is held, who may have it, and what goes.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
@@ -9,16 +9,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::folder::{Folder, OpenError, Stamp};
 use super::index::{Index, Known};
+use super::underway::Underway;
 use super::vouchers::{Voucher, Vouchers};
 use crate::metrics::Metrics;
 use crate::protocol::{Hasher, Sha256};
 
 /// How long nothing is written after the disk refused something.
-const REST: Duration = Duration::from_secs(30);
+const REST: Duration = Duration::from_secs(5);
 /// Objects hashed at once on their first use.
 const HASHING: usize = 2;
 /// What a file is hashed in parts of.
@@ -30,17 +32,27 @@ pub struct Cache {
     pub(super) folder: Folder,
     index: Mutex<Index>,
     /// What is being written.
-    pub(super) writing: Mutex<HashSet<Sha256>>,
+    pub(super) writing: Mutex<HashMap<Sha256, Arc<Underway>>>,
     /// Bytes that wait to be written, over all objects.
     pub(super) queued: AtomicUsize,
     pub(super) next_unfinished: AtomicU64,
     /// Places for objects that are hashed on first use: a large one costs seconds of a processor, and anybody who may read
     /// it may ask for it as often as they like meanwhile.
     pub(super) hashing: Semaphore,
-    /// Nothing is written before.
-    resting_until: Mutex<Option<Instant>>,
+    pub(super) rest: Mutex<Rest>,
+    /// Cancelled once what an earlier process left is counted.
+    counted: CancellationToken,
     pub(super) tracker: TaskTracker,
     pub(super) metrics: Arc<Metrics>,
+}
+
+/// Whether the disk is left alone.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    /// Nothing is written before.
+    pub(super) until: Option<Instant>,
+    /// It has refused something and taken nothing since.
+    refused: bool,
 }
 
 /// An object, and who is asked to have served it.
@@ -63,6 +75,9 @@ impl Cache {
         for outcome in ["kept", "dropped", "slow", "failed"] {
             let _ = metrics.cache_writes.with_label_values(&[outcome]);
         }
+        for outcome in ["over", "given_up"] {
+            let _ = metrics.cache_waits.with_label_values(&[outcome]);
+        }
     }
 
     /// Opens the folder at `path`, making it where there is none, for about `limit` bytes. What is in it is counted in the
@@ -78,7 +93,8 @@ impl Cache {
             queued: AtomicUsize::new(0),
             next_unfinished: AtomicU64::new(0),
             hashing: Semaphore::new(HASHING),
-            resting_until: Mutex::default(),
+            rest: Mutex::default(),
+            counted: CancellationToken::new(),
             tracker,
             metrics,
         });
@@ -138,7 +154,7 @@ impl Cache {
             return Ok(Some((file, stamp)));
         }
         // Before it is hashed: how long an answer takes must not tell a stranger what is held.
-        let vouchers = read_vouchers(&mut file, wanted.length)?;
+        let vouchers = read_vouchers(&mut file, stamp, wanted.length)?;
         if !vouchers.include_any(wanted.agents) {
             return Ok(None);
         }
@@ -155,9 +171,15 @@ impl Cache {
         now == opened || self.index().look_up(sha256).flatten().is_some_and(|known| known.stamp == now)
     }
 
-    /// Takes in a finished object, and removes what must go for it.
-    pub(super) fn take_in(&self, sha256: Sha256, known: Known) {
-        self.index().insert(sha256, known.stamp.bytes, Some(known));
+    /// Takes in a finished object for which `cost` was kept free, and removes what must go for it.
+    pub(super) fn take_in(&self, sha256: Sha256, known: Known, cost: u64) {
+        {
+            let mut index = self.index();
+            index.release(cost);
+            index.insert(sha256, known.stamp.bytes, Some(known));
+        }
+        self.end_writing(&sha256);
+        self.recover();
         self.evict();
     }
 
@@ -170,23 +192,59 @@ impl Cache {
         self.gauge();
     }
 
-    /// An object is not being written any more, and what was kept free for it is free again.
-    pub(super) fn written(&self, sha256: &Sha256, cost: u64) {
+    /// An object will not be written, and what was kept free for it is free again.
+    pub(super) fn give_back(&self, sha256: &Sha256, cost: u64) {
         self.index().release(cost);
-        lock(&self.writing).remove(sha256);
+        self.end_writing(sha256);
     }
 
-    /// The disk refused something: it is left alone for a while, and transfers go on without the cache.
+    /// After the object was taken in: who looks for it finds it here or there.
+    fn end_writing(&self, sha256: &Sha256) {
+        let underway = lock(&self.writing).remove(sha256);
+        underway.inspect(|underway| underway.end());
+    }
+
+    /// The disk refused something: it is left alone for a while, and transfers go on without the cache. Where it is full, a
+    /// part of what is here makes room: it is others' disk too.
     pub(super) fn rest(&self, error: &io::Error) {
-        let mut resting = lock(&self.resting_until);
-        if resting.is_none_or(|until| until <= Instant::now()) {
-            tracing::warn!(%error, rest_s = REST.as_secs(), "the cache cannot be written: transfers go on without it");
+        let begins = {
+            let (mut rest, now) = (lock(&self.rest), Instant::now());
+            if !std::mem::replace(&mut rest.refused, true) {
+                tracing::warn!(%error, rest_s = REST.as_secs(),
+                    "the cache cannot be written: transfers go on without it, and it is tried again from time to time");
+                self.metrics.cache_refused.set(1);
+            }
+            let begins = rest.until.is_none_or(|until| until <= now);
+            rest.until = Some(now + REST);
+            begins
+        };
+        if begins && matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+            let shrunk = self.index().shrink();
+            self.remove_evicted(&shrunk);
         }
-        *resting = Some(Instant::now() + REST);
+    }
+
+    /// The disk took something.
+    fn recover(&self) {
+        if std::mem::take(&mut lock(&self.rest).refused) {
+            tracing::info!("the cache is written again");
+            self.metrics.cache_refused.set(0);
+        }
     }
 
     pub(super) fn is_resting(&self) -> bool {
-        lock(&self.resting_until).is_some_and(|until| Instant::now() < until)
+        lock(&self.rest).until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Every object that is held, by its name, once they are counted.
+    pub async fn names(&self) -> HashSet<Sha256> {
+        self.counted.cancelled().await;
+        self.index().names().copied().collect()
+    }
+
+    /// Removes objects, which may be read meanwhile: who has begun to read one reads it to its end. May block.
+    pub fn remove(&self, names: &[Sha256]) {
+        names.iter().for_each(|sha256| self.forget(sha256));
     }
 
     /// Counts what an earlier process left.
@@ -205,13 +263,18 @@ impl Cache {
             }
             Err(error) => tracing::warn!(%error, "the cache cannot be counted: what it holds is not used"),
         }
+        self.counted.cancel();
     }
 
-    fn evict(&self) {
+    pub(super) fn evict(&self) {
         let evicted = self.index().evict();
+        self.remove_evicted(&evicted);
+    }
+
+    fn remove_evicted(&self, evicted: &[Sha256]) {
         self.metrics.cache_evicted.inc_by(evicted.len() as u64);
         for sha256 in evicted {
-            if let Err(error) = self.folder.remove(&sha256) {
+            if let Err(error) = self.folder.remove(sha256) {
                 tracing::warn!(%sha256, %error, "an object of the cache cannot be removed");
             }
         }
@@ -242,12 +305,18 @@ impl Known {
     }
 }
 
-/// What stands behind the object's own bytes.
-fn read_vouchers(file: &mut File, length: u64) -> io::Result<Vouchers> {
+/// What stands behind the object's own bytes. Where that is nobody, or was cut, nobody can be added either: the object is
+/// read anew.
+fn read_vouchers(file: &mut File, stamp: Stamp, length: u64) -> io::Result<Vouchers> {
     let mut tail = Vec::new();
     file.seek(SeekFrom::Start(length))?;
     file.take(Vouchers::most_bytes() as u64).read_to_end(&mut tail)?;
-    Ok(Vouchers::parse(&tail))
+    let vouchers = Vouchers::parse(&tail);
+    let is_whole = stamp.bytes.saturating_sub(length).is_multiple_of(Voucher::BYTES as u64);
+    if vouchers.is_empty() || !is_whole {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it does not say who has served it"));
+    }
+    Ok(vouchers)
 }
 
 /// The hash of the first `length` bytes.

@@ -19,6 +19,8 @@ pub struct Index {
     next_use: u64,
     /// What the objects count for, and what is being written.
     used: u64,
+    /// What is being written.
+    reserved: u64,
     limit: u64,
 }
 
@@ -44,13 +46,15 @@ pub struct Known {
 impl Index {
     /// An empty table for at most `limit` bytes.
     pub fn new(limit: u64) -> Self {
-        Self { objects: HashMap::new(), order: BTreeMap::new(), next_use: 0, used: 0, limit }
+        Self { objects: HashMap::new(), order: BTreeMap::new(), next_use: 0, used: 0, reserved: 0, limit }
     }
 
-    /// Makes room for an object that is to be written; `None` where it is too large to be worth what it would push out.
+    /// Counts an object that is to be written; `None` where it, and what is being written beside it, is too large to be worth
+    /// what it would push out. What must go for it is for [`evict`](Self::evict) to say.
     pub fn reserve(&mut self, bytes: u64) -> Option<u64> {
         let cost = bytes.max(LEAST);
-        (cost <= self.limit / 2).then(|| {
+        (cost <= (self.limit / 2).saturating_sub(self.reserved)).then(|| {
+            self.reserved += cost;
             self.used += cost;
             cost
         })
@@ -58,6 +62,7 @@ impl Index {
 
     /// Gives back what was reserved.
     pub fn release(&mut self, cost: u64) {
+        self.reserved -= cost;
         self.used -= cost;
     }
 
@@ -99,6 +104,9 @@ impl Index {
     /// Notes what was found out about an object.
     pub fn learn(&mut self, sha256: &Sha256, known: Known) {
         if let Some(object) = self.objects.get_mut(sha256) {
+            let cost = known.stamp.bytes.max(LEAST);
+            self.used = self.used - object.cost + cost;
+            object.cost = cost;
             object.known = Some(known);
         }
     }
@@ -106,11 +114,17 @@ impl Index {
     /// What to remove from the disk, least recently used first, where more is held than may be: down to a twentieth below
     /// the limit, so that it is not done for every object. They are forgotten here.
     pub fn evict(&mut self) -> Vec<Sha256> {
+        if self.used <= self.limit { Vec::new() } else { self.evict_to(self.limit - self.limit / 20) }
+    }
+
+    /// What to remove from the disk because it is full: a twentieth of what is here, and at least one object.
+    pub fn shrink(&mut self) -> Vec<Sha256> {
+        self.evict_to(self.used - (self.used / 20).max(1).min(self.used))
+    }
+
+    fn evict_to(&mut self, most: u64) -> Vec<Sha256> {
         let mut evicted = Vec::new();
-        if self.used <= self.limit {
-            return evicted;
-        }
-        while self.used > self.limit - self.limit / 20
+        while self.used > most
             && let Some((_, sha256)) = self.order.first_key_value()
         {
             let sha256 = *sha256;
@@ -118,6 +132,11 @@ impl Index {
             evicted.push(sha256);
         }
         evicted
+    }
+
+    /// Everything that is held.
+    pub fn names(&self) -> impl Iterator<Item = &Sha256> {
+        self.objects.keys()
     }
 
     /// What the objects and those being written count for, in bytes.
@@ -167,6 +186,8 @@ mod tests {
         index.release(cost);
         assert_eq!(index.used(), 11 * MIB);
         assert_eq!(index.reserve(11 * MIB), None, "it would push out more than half");
+        let all: Vec<_> = (0..20).filter_map(|_| index.reserve(MIB)).collect();
+        assert_eq!(all.len(), 10, "together they would");
     }
 
     #[test]

@@ -16,11 +16,13 @@ mod index;
 mod stored;
 #[cfg(test)]
 mod tests;
+mod underway;
 mod vouchers;
 mod writer;
 
 pub use cache::{Cache, Wanted};
 pub use folder::OpenError;
 pub use stored::Stored;
+pub use underway::Waiting;
 pub use vouchers::{Voucher, Vouchers};
 pub use writer::Writer;

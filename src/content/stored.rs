@@ -1,11 +1,13 @@
 //! An object that is being read.
 
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io::{self, IoSliceMut};
 use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::cache::{Cache, Wanted};
 use super::folder::Stamp;
@@ -18,7 +20,8 @@ pub struct Stored {
     sha256: Sha256,
     file: File,
     stamp: Stamp,
-    left: u64,
+    /// What has not been read yet.
+    rest: Range<u64>,
 }
 
 impl Cache {
@@ -52,7 +55,7 @@ impl Cache {
                 cache.forget(&sha256);
             }
             let (file, stamp) = found.ok().flatten()?;
-            Stored::new(cache, wanted.sha256, file, stamp, from..length).ok()
+            Some(Stored { cache, sha256, file, stamp, rest: from..length })
         };
         let stored = tokio::task::spawn_blocking(open).await.ok().flatten();
         drop(place);
@@ -62,42 +65,56 @@ impl Cache {
 }
 
 impl Stored {
-    pub(super) fn new(
-        cache: Arc<Cache>,
-        sha256: Sha256,
-        mut file: File,
-        stamp: Stamp,
-        range: Range<u64>,
-    ) -> io::Result<Self> {
-        file.seek(SeekFrom::Start(range.start))?;
-        Ok(Self { cache, sha256, file, stamp, left: range.end.saturating_sub(range.start) })
-    }
-
     /// Bytes not read yet, up to the object's end.
     pub fn left(&self) -> u64 {
-        self.left
+        self.rest.end.saturating_sub(self.rest.start)
+    }
+
+    /// The next bytes, at most `most`, without waiting for the disk: what of them is in memory. `None` where nothing is, or
+    /// the disk does not say; [`read`](Self::read) then waits.
+    ///
+    /// # Errors
+    /// The file is not what was hashed any more: what was read before still is right.
+    pub fn read_now(&mut self, most: usize) -> Option<io::Result<Bytes>> {
+        let mut bytes = self.buffer(most);
+        let read = preadv2(&self.file, &mut [IoSliceMut::new(&mut bytes)], self.rest.start, ReadWriteFlags::NOWAIT);
+        match read {
+            // At the end of a file that is too short: the other way says so.
+            Ok(0) | Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::INTR) => None,
+            Ok(read) => {
+                bytes.truncate(read);
+                Some(self.passed(bytes))
+            }
+            Err(error) => Some(Err(error.into())),
+        }
     }
 
     /// The next bytes, at most `most`.
     ///
     /// # Errors
     /// The file cannot be read, or is not what was hashed any more: what was read before still is right.
-    pub fn read(self, most: usize) -> impl Future<Output = io::Result<(Self, Bytes)>> {
-        // Begun at once, so that it is done by the time it is asked for.
-        let reading = tokio::task::spawn_blocking(move || self.read_blocking(most));
-        async { reading.await.map_err(io::Error::other)? }
+    pub async fn read(mut self, most: usize) -> io::Result<(Self, Bytes)> {
+        let read = move || {
+            let mut bytes = self.buffer(most);
+            self.file.read_exact_at(&mut bytes, self.rest.start)?;
+            let bytes = self.passed(bytes)?;
+            Ok((self, bytes))
+        };
+        tokio::task::spawn_blocking(read).await.map_err(io::Error::other)?
     }
 
-    fn read_blocking(mut self, most: usize) -> io::Result<(Self, Bytes)> {
-        let most = self.left.min(most as u64);
-        let mut bytes = Vec::with_capacity(usize::try_from(most).map_err(io::Error::other)?);
-        (&mut self.file).take(most).read_to_end(&mut bytes)?;
+    fn buffer(&self, most: usize) -> Vec<u8> {
+        vec![0; usize::try_from(self.left()).map_or(most, |left| left.min(most))]
+    }
+
+    /// Bytes that were just read, if the file still is what was hashed.
+    fn passed(&mut self, bytes: Vec<u8>) -> io::Result<Bytes> {
         let now = Stamp::of(&self.file)?;
-        if (bytes.len() as u64) < most || !self.cache.is_sound(&self.sha256, self.stamp, now) {
+        if !self.cache.is_sound(&self.sha256, self.stamp, now) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the file was changed while it was read"));
         }
-        self.left -= most;
-        self.cache.metrics.cache_read_bytes.inc_by(most);
-        Ok((self, bytes.into()))
+        self.rest.start += bytes.len() as u64;
+        self.cache.metrics.cache_read_bytes.inc_by(bytes.len() as u64);
+        Ok(bytes.into())
     }
 }

@@ -62,7 +62,7 @@ impl Life {
     }
 
     async fn keep(&self, bytes: &Bytes, agent: &str) {
-        let mut writer = self.cache.write(Sha256::of(bytes), bytes.len() as u64).unwrap();
+        let mut writer = self.cache.write(Sha256::of(bytes), bytes.len() as u64, voucher(agent)).unwrap();
         bytes.chunks(100_000).for_each(|piece| writer.append(Bytes::copy_from_slice(piece)));
         writer.keep(voucher(agent));
         self.settle().await;
@@ -147,22 +147,22 @@ async fn bytes_that_are_not_all_there_are_not_kept() {
     let life = disk.start(LIMIT).await;
     let bytes = sample(3, 300_000);
     let (sha256, length) = (Sha256::of(&bytes), bytes.len() as u64);
-    let mut writer = life.cache.write(sha256, length).unwrap();
+    let mut writer = life.cache.write(sha256, length, voucher("agent:a")).unwrap();
     writer.append(bytes.slice(..200_000));
-    assert!(life.cache.write(sha256, length).is_none(), "it is being written");
+    assert!(life.cache.write(sha256, length, voucher("agent:a")).is_none(), "it is being written");
     drop(writer);
     life.settle().await;
-    let mut writer = life.cache.write(sha256, length).expect("nobody writes it any more");
+    let mut writer = life.cache.write(sha256, length, voucher("agent:a")).expect("nobody writes it any more");
     writer.append(bytes.slice(..200_000));
     writer.keep(voucher("agent:a"));
     life.settle().await;
-    let mut writer = life.cache.write(sha256, length).unwrap();
+    let mut writer = life.cache.write(sha256, length, voucher("agent:a")).unwrap();
     writer.append(bytes.clone());
     writer.append(bytes.slice(..1));
     writer.keep(voucher("agent:a"));
     life.settle().await;
     assert!(!life.holds(&bytes, "agent:a").await);
-    assert_eq!((unfinished(&disk), life.cache.write(sha256, length).is_some()), (0, true));
+    assert_eq!((unfinished(&disk), life.cache.write(sha256, length, voucher("agent:a")).is_some()), (0, true));
 }
 
 #[tokio::test]
@@ -227,7 +227,7 @@ async fn a_tiny_piece_takes_its_place_in_the_queue() {
     // What waits for the disk leaves room for the byte, and none for what it costs to keep track of it.
     let waiting = 16 * 1024 * 1024 - 100;
     life.cache.queued.fetch_add(waiting, Ordering::Relaxed);
-    let mut writer = life.cache.write(Sha256::of(&bytes), 100_000).unwrap();
+    let mut writer = life.cache.write(Sha256::of(&bytes), 100_000, voucher("agent:a")).unwrap();
     writer.append(bytes.slice(..1));
     assert_eq!(disk.writes("slow"), 1);
     drop(writer);
@@ -273,7 +273,10 @@ async fn what_was_not_used_longest_makes_room_and_its_readers_finish() {
     assert!(!disk.file(&Sha256::of(&objects[2])).exists());
     assert_eq!(reading.read(1 << 20).await.unwrap().1, objects[1], "it was removed while it was read");
     assert!(disk.metrics.cache_bytes.get() <= 10 << 20);
-    assert!(life.cache.write(Sha256::of(b"large"), 6 << 20).is_none(), "it would push out more than half");
+    assert!(
+        life.cache.write(Sha256::of(b"large"), 6 << 20, voucher("agent:a")).is_none(),
+        "it would push out more than half"
+    );
 }
 
 #[tokio::test]
@@ -311,12 +314,64 @@ async fn a_disk_that_refuses_is_left_alone() {
     let bytes = sample(8, 100_000);
     let unfinished = disk.path().join("tmp");
     std::fs::remove_dir(&unfinished).unwrap();
-    let mut writer = life.cache.write(Sha256::of(&bytes), 100_000).unwrap();
+    let mut writer = life.cache.write(Sha256::of(&bytes), 100_000, voucher("agent:a")).unwrap();
     writer.append(bytes.clone());
     life.settle().await;
     writer.keep(voucher("agent:a"));
     life.settle().await;
     assert!(!life.holds(&bytes, "agent:a").await);
     assert_eq!(disk.writes("failed"), 1);
-    assert!(life.cache.write(Sha256::of(b"next"), 100_000).is_none(), "not for a while");
+    assert!(life.cache.write(Sha256::of(b"next"), 100_000, voucher("agent:a")).is_none(), "not for a while");
+}
+
+#[tokio::test]
+async fn what_says_not_whose_it_is_makes_way_for_what_does() {
+    let disk = Disk::new();
+    let bytes = sample(11, 300_000);
+    let file = disk.file(&Sha256::of(&bytes));
+    for tail in [0, 1, 15, 17] {
+        let life = disk.start(LIMIT).await;
+        life.keep(&bytes, "agent:a").await;
+        let mut kept = std::fs::read(&file).unwrap();
+        kept.resize(bytes.len() + tail, 7);
+        std::fs::write(&file, &kept).unwrap();
+        drop(life);
+        let life = disk.start(LIMIT).await;
+        assert!(!life.holds(&bytes, "agent:b").await && !file.exists(), "{tail} bytes behind it");
+        life.keep(&bytes, "agent:a").await;
+        assert!(life.holds(&bytes, "agent:a").await);
+        std::fs::remove_file(&file).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn who_comes_meanwhile_waits_for_an_object_of_its_own_agents() {
+    let disk = Disk::new();
+    let life = disk.start(LIMIT).await;
+    let bytes = sample(12, 500_000);
+    let (sha256, length) = (Sha256::of(&bytes), 500_000);
+    let (ada, eve) = ([voucher("agent:a")], [voucher("agent:b")]);
+    let wanted = Wanted { sha256, length, agents: &ada };
+    assert!(life.cache.awaited(&wanted, length).is_none(), "nobody writes it");
+    for kept in [true, false] {
+        let mut writer = life.cache.write(sha256, length, voucher("agent:a")).unwrap();
+        writer.append(bytes.slice(..200_000));
+        assert!(life.cache.awaited(&Wanted { agents: &eve, ..wanted }, length).is_none(), "not from her agent");
+        assert!(life.cache.awaited(&Wanted { length: 499_999, ..wanted }, length).is_none());
+        assert!(life.cache.awaited(&wanted, 299_999).is_none(), "less would be asked for than is missing");
+        let mut waiting = Box::pin(life.cache.awaited(&wanted, 300_000).unwrap().wait());
+        assert!(futures_util::poll!(waiting.as_mut()).is_pending());
+        if kept {
+            writer.append(bytes.slice(200_000..));
+            writer.keep(voucher("agent:a"));
+        } else {
+            drop(writer);
+        }
+        waiting.await;
+        assert_eq!(life.holds(&bytes, "agent:a").await, kept);
+        life.settle().await;
+        life.cache.remove(&[sha256]);
+    }
+    let waits = |outcome: &str| disk.metrics.cache_waits.with_label_values(&[outcome]).get();
+    assert_eq!((waits("over"), waits("given_up")), (2, 0));
 }

@@ -41,6 +41,11 @@ impl Vouchers {
         MOST * Voucher::BYTES
     }
 
+    /// Whether there is nobody.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether one of `agents` is among them.
     pub fn include_any(&self, agents: &[Voucher]) -> bool {
         agents.iter().any(|agent| self.0.contains(agent))

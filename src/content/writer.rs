@@ -1,6 +1,7 @@
 //! An object that is taken in while it is verified.
 
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use super::cache::{Cache, lock};
 use super::folder::Stamp;
 use super::index::Known;
+use super::underway::Underway;
 use super::vouchers::{Voucher, Vouchers};
 use crate::protocol::Sha256;
 
@@ -39,6 +41,7 @@ struct Sink {
     length: u64,
     cost: u64,
     number: u64,
+    underway: Arc<Underway>,
     /// Nothing more is written.
     given_up: AtomicBool,
     queue: Mutex<Queue>,
@@ -61,29 +64,25 @@ enum Step {
 }
 
 impl Cache {
-    /// Begins to take in an object while it is verified. `None` where it is held or being written already, too large, or
-    /// the disk has to be left alone.
-    pub fn write(self: &Arc<Self>, sha256: Sha256, length: u64) -> Option<Writer> {
-        if self.is_resting() || self.index().contains(&sha256) || !lock(&self.writing).insert(sha256) {
+    /// Begins to take in an object while it is verified; `agent` is who serves it, as far as is known. `None` where it is held
+    /// or being written already, too large, or the disk has to be left alone.
+    pub fn write(self: &Arc<Self>, sha256: Sha256, length: u64, agent: Voucher) -> Option<Writer> {
+        if self.is_resting() || self.index().contains(&sha256) {
             return None;
         }
-        let Some(cost) = self.index().reserve(length) else {
-            lock(&self.writing).remove(&sha256);
-            return None;
-        };
+        let mut writing = lock(&self.writing);
+        let Entry::Vacant(place) = writing.entry(sha256) else { return None };
+        let cost = self.index().reserve(length)?;
+        let underway = Arc::clone(place.insert(Arc::new(Underway::new(length, agent))));
         let number = self.next_unfinished.fetch_add(1, Ordering::Relaxed);
-        Some(Writer::new(Arc::clone(self), sha256, length, cost, number))
+        let (given_up, queue, unfinished) = (AtomicBool::new(false), Mutex::default(), Mutex::default());
+        let cache = Arc::clone(self);
+        let sink = Arc::new(Sink { cache, sha256, length, cost, number, underway, given_up, queue, unfinished });
+        Some(Writer { sink, missing: length, kept: false })
     }
 }
 
 impl Writer {
-    pub(super) fn new(cache: Arc<Cache>, sha256: Sha256, length: u64, cost: u64, number: u64) -> Self {
-        let given_up = AtomicBool::new(false);
-        let (queue, unfinished) = (Mutex::default(), Mutex::default());
-        let sink = Arc::new(Sink { cache, sha256, length, cost, number, given_up, queue, unfinished });
-        Self { sink, missing: length, kept: false }
-    }
-
     /// Takes the next bytes.
     pub fn append(&mut self, bytes: Bytes) {
         let sink = &self.sink;
@@ -93,6 +92,7 @@ impl Writer {
             return;
         };
         self.missing = missing;
+        sink.underway.advance(bytes.len() as u64);
         let cost = cost(&bytes);
         let queued = sink.cache.queued.fetch_add(cost, Ordering::Relaxed) + cost;
         if queued > QUEUE {
@@ -101,6 +101,11 @@ impl Writer {
             return;
         }
         sink.push(Step::Append(bytes));
+    }
+
+    /// The reader for whom the bytes come leaves no room for more of them, or does again.
+    pub fn hold_up(&self, held_up: bool) {
+        self.sink.underway.hold_up(held_up);
     }
 
     /// The bytes are all there and have the object's hash, and all of them came from `agent`.
@@ -160,11 +165,17 @@ impl Sink {
         }
         let mut write = || {
             if unfinished.is_none() {
+                // Room for it is made before it takes any.
+                self.cache.evict();
                 *unfinished = Some(self.cache.folder.begin(self.number)?);
             }
             unfinished.as_mut().map_or(Ok(()), |(_, file)| file.write_all(bytes))
         };
-        write().unwrap_or_else(|error: io::Error| self.fail(&error));
+        let written = write();
+        if let Err(error) = written {
+            self.remove(unfinished.take());
+            self.fail(&error);
+        }
     }
 
     fn keep(&self, unfinished: Option<(PathBuf, File)>, agent: Voucher) {
@@ -191,23 +202,27 @@ impl Sink {
                 let mut vouchers = Vouchers::default();
                 vouchers.add(agent);
                 self.cache.metrics.cache_writes.with_label_values(&["kept"]).inc();
-                self.cache.written(&self.sha256, self.cost);
-                self.cache.take_in(self.sha256, Known { length: self.length, stamp, vouchers });
+                self.cache.take_in(self.sha256, Known { length: self.length, stamp, vouchers }, self.cost);
             }
             Err(error) => {
+                self.remove(Some((path, file)));
                 self.fail(&error);
-                self.discard(Some((path, file)));
+                self.discard(None);
             }
         }
     }
 
     fn discard(&self, unfinished: Option<(PathBuf, File)>) {
+        self.remove(unfinished);
+        self.cache.give_back(&self.sha256, self.cost);
+    }
+
+    fn remove(&self, unfinished: Option<(PathBuf, File)>) {
         if let Some((path, _)) = unfinished
             && let Err(error) = std::fs::remove_file(&path)
         {
             tracing::warn!(path = %path.display(), %error, "an unfinished object of the cache cannot be removed");
         }
-        self.cache.written(&self.sha256, self.cost);
     }
 
     fn fail(&self, error: &io::Error) {
@@ -219,6 +234,7 @@ impl Sink {
     fn give_up(&self, outcome: &str) {
         if !self.given_up.swap(true, Ordering::Relaxed) {
             self.cache.metrics.cache_writes.with_label_values(&[outcome]).inc();
+            self.underway.end();
         }
     }
 }

@@ -64,7 +64,7 @@ async fn blob(
         BlobAnswer::NotFound => return Err(Problem::NotFound),
         BlobAnswer::TaskRequired => return Err(Problem::TaskRequired),
         BlobAnswer::TaskMismatch => return Err(Problem::TaskMismatch),
-        BlobAnswer::Blob(readable) => (OCTET_STREAM, Content::Remote(readable)),
+        BlobAnswer::Blob(claims) => (OCTET_STREAM, Content::Remote(claims)),
         BlobAnswer::Manifest(manifest) => (MANIFEST_TYPE, Content::Here(manifest)),
     };
     let (name, media_type) = (sha256.to_hex(), media_type.to_owned());

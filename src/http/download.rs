@@ -1,6 +1,7 @@
 //! The one way bytes leave: ranges, preconditions and headers are the same on every route.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
@@ -15,13 +16,13 @@ use super::error::Problem;
 pub use super::reading::Way;
 use super::reading::{Reading, Transferred};
 use super::{AppState, server};
-use crate::access::{KeptManifest, Readable};
+use crate::access::{Claims, KeptManifest, Readable};
 use crate::identity::Caller;
 use crate::protocol::conditional::{EntityTag, Precondition};
 use crate::protocol::range::Selection;
-use crate::protocol::{ByteRange, Sha256, digest_field, disposition};
+use crate::protocol::{ByteRange, Principal, Sha256, digest_field, disposition};
 use crate::read::{Coverage, Promise};
-use crate::transfer::location;
+use crate::transfer::{Cursor, TransferError, location};
 
 const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
 const SLUICE_VERIFIED: HeaderName = HeaderName::from_static("sluice-verified");
@@ -47,8 +48,8 @@ pub struct Representation {
 /// Where a representation's bytes are.
 #[derive(Debug)]
 pub enum Content {
-    /// With agents.
-    Remote(Readable),
+    /// With agents, as they say.
+    Remote(Claims),
     /// Here.
     Here(KeptManifest),
 }
@@ -56,22 +57,68 @@ pub enum Content {
 impl Content {
     fn by_relay(self) -> Option<Self> {
         match self {
-            Self::Remote(readable) => readable.by_relay().map(Self::Remote),
+            Self::Remote(claims) => claims.by_relay().map(Self::Remote),
             here @ Self::Here(_) => Some(here),
         }
     }
 
     fn sha256(&self) -> Sha256 {
         match self {
-            Self::Remote(readable) => readable.sha256,
+            Self::Remote(claims) => claims.first().sha256,
             Self::Here(manifest) => manifest.sha256,
         }
     }
 
+    /// What may be sent, in the order in which it is tried.
+    fn bodies(self) -> Vec<Source> {
+        match self {
+            Self::Remote(claims) => claims.into_all().into_iter().map(Source::Remote).collect(),
+            Self::Here(manifest) => vec![Source::Here(manifest)],
+        }
+    }
+
+    /// Whose bytes a reader may already hold.
+    fn agents(&self) -> Arc<[Principal]> {
+        match self {
+            Self::Remote(claims) => claims.agents(),
+            Self::Here(_) => Arc::default(),
+        }
+    }
+}
+
+/// What one body is read from.
+enum Source {
+    Remote(Readable),
+    Here(KeptManifest),
+}
+
+impl Source {
     fn size(&self) -> u64 {
         match self {
             Self::Remote(readable) => readable.size,
             Self::Here(manifest) => manifest.size,
+        }
+    }
+
+    /// How much of a range would be checked.
+    fn coverage(&self, range: ByteRange) -> Coverage {
+        match self {
+            Self::Remote(readable) => Promise::new(range, readable.size, readable.chunks.as_deref()).coverage(),
+            Self::Here(_) => Coverage::Full,
+        }
+    }
+
+    /// Begins to send a range. `waits`: for agents that cannot be asked at once.
+    async fn open(
+        self,
+        state: &AppState,
+        reader: Principal,
+        (range, waits): (ByteRange, bool),
+    ) -> Result<Cursor, TransferError> {
+        let cut = server::stream_cut();
+        match self {
+            Self::Remote(readable) => state.transfers.open(reader, (readable, waits), range, cut).await,
+            Self::Here(manifest) => state.transfers.open_kept(reader, manifest, range, cut).await,
         }
     }
 }
@@ -88,73 +135,89 @@ pub async fn serve(
     if location::is_from_gateway(headers) {
         representation.content = representation.content.by_relay().ok_or(Problem::NotFound)?;
     }
-    let (sha256, size) = (representation.content.sha256(), representation.content.size());
+    let Representation { name, media_type, content, way } = representation;
+    let (sha256, agents) = (content.sha256(), content.agents());
     let etag = EntityTag::of(sha256);
-    let selection = match Precondition::of(headers, &etag) {
+    // Range means something for GET only (RFC 9110 section 14.2).
+    let by_range = match Precondition::of(headers, &etag) {
         Precondition::PreconditionFailed => return Err(Problem::PreconditionFailed),
         Precondition::NotModified => return Ok(not_modified(&etag)),
-        // Range means something for GET only (RFC 9110 section 14.2).
-        Precondition::Proceed { range: true } if method == Method::GET => Selection::asked(headers, size),
-        Precondition::Proceed { .. } => Selection::Whole,
+        Precondition::Proceed { range } => range && method == Method::GET,
     };
-    let range = match selection {
-        Selection::Unsatisfiable => return Err(Problem::RangeInvalid { complete_length: size }),
-        Selection::Part(range) => match &representation.content {
-            Content::Remote(readable) if state.transfers.is_spoilt(&caller.principal, readable, range.start) => None,
-            _ => Some(range),
-        },
-        Selection::Whole => None,
-    };
-    let bytes = range.unwrap_or(ByteRange::whole(size));
-    let mut response = head(&representation, &etag, range, size);
-    let (body, coverage) = if method == Method::GET {
-        let reading = Reading::begin(state, caller, representation.way.clone(), sha256, bytes);
-        let (reader, cut) = (caller.principal.clone(), server::stream_cut());
-        let opened = match representation.content {
-            Content::Here(manifest) => state.transfers.open_kept(reader, manifest, bytes, cut).await,
-            Content::Remote(readable) => state.transfers.open(reader, readable, bytes, cut).await,
+    let is_spoilt = |start| state.transfers.is_spoilt(&caller.principal, &agents, sha256, start);
+    let head = Head { name, media_type, sha256, etag };
+    let mut reading = None;
+    let (mut waits, mut refused) = (true, None);
+    // Until a byte has been sent, what an announcement says may prove wrong, and another's turn come.
+    for body in content.bodies() {
+        let size = body.size();
+        let range = match by_range.then(|| Selection::asked(headers, size)) {
+            Some(Selection::Unsatisfiable) => {
+                refused.get_or_insert(Problem::RangeInvalid { complete_length: size });
+                continue;
+            }
+            Some(Selection::Part(range)) => Some(range).filter(|range| !is_spoilt(range.start)),
+            Some(Selection::Whole) | None => None,
         };
-        let cursor = match opened {
-            Ok(cursor) => cursor,
-            Err(error) => return Err(reading.fail(error).into()),
-        };
-        let coverage = cursor.coverage();
-        (Body::new(Transferred::new(cursor, reading)), coverage)
-    } else {
-        let coverage = match representation.content {
-            Content::Here(_) => Coverage::Full,
-            Content::Remote(readable) => Promise::new(bytes, size, readable.chunks.as_deref()).coverage(),
-        };
-        (Body::empty(), coverage)
-    };
-    response.headers_mut().insert(SLUICE_VERIFIED, HeaderValue::from_static(coverage_name(coverage)));
-    *response.body_mut() = body;
-    Ok(response)
+        let bytes = range.unwrap_or(ByteRange::whole(size));
+        if method != Method::GET {
+            return Ok(head.response(range, size, body.coverage(bytes), Body::empty()));
+        }
+        reading.get_or_insert_with(|| Reading::begin(state, caller, way.clone(), sha256, bytes)).of(bytes);
+        match body.open(state, caller.principal.clone(), (bytes, waits)).await {
+            Ok(cursor) => {
+                let coverage = cursor.coverage();
+                let body = reading.map_or_else(Body::empty, |reading| Body::new(Transferred::new(cursor, reading)));
+                return Ok(head.response(range, size, coverage, body));
+            }
+            Err(error) => {
+                let gives_way = error.is_of_sources();
+                waits &= !error.is_of_waiting();
+                refused.get_or_insert_with(|| reading.as_mut().map_or(error, |reading| reading.fail(error)).into());
+                if !gives_way {
+                    break;
+                }
+            }
+        }
+    }
+    Err(refused.unwrap_or(Problem::NotFound))
 }
 
-/// Everything of the answer but its body and `Sluice-Verified`.
-fn head(representation: &Representation, etag: &EntityTag, range: Option<ByteRange>, size: u64) -> Response {
-    let mut response = Response::default();
-    let length = range.map_or(size, ByteRange::len);
-    if let Some(range) = range {
-        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
-        insert(response.headers_mut(), CONTENT_RANGE, &range.content_range(size));
+/// What every answer about a representation says.
+struct Head {
+    name: String,
+    media_type: String,
+    sha256: Sha256,
+    etag: EntityTag,
+}
+
+impl Head {
+    /// The answer with this of it.
+    fn response(&self, range: Option<ByteRange>, size: u64, coverage: Coverage, body: Body) -> Response {
+        let mut response = Response::default();
+        let length = range.map_or(size, ByteRange::len);
+        if let Some(range) = range {
+            *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+            insert(response.headers_mut(), CONTENT_RANGE, &range.content_range(size));
+        }
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("private, no-transform"));
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(CSP));
+        headers.insert(CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
+        headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
+        headers.insert(SLUICE_VERIFIED, HeaderValue::from_static(coverage_name(coverage)));
+        insert(headers, ETAG, self.etag.as_str());
+        insert(headers, REPR_DIGEST, &digest_field::repr_digest(self.sha256));
+        insert(headers, CONTENT_DISPOSITION, &disposition::attachment(&self.name));
+        if !insert(headers, CONTENT_TYPE, &self.media_type) {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        }
+        *response.body_mut() = body;
+        response
     }
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
-    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("private, no-transform"));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(CSP));
-    headers.insert(CROSS_ORIGIN_RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
-    headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
-    insert(headers, ETAG, etag.as_str());
-    insert(headers, REPR_DIGEST, &digest_field::repr_digest(representation.content.sha256()));
-    insert(headers, CONTENT_DISPOSITION, &disposition::attachment(&representation.name));
-    if !insert(headers, CONTENT_TYPE, &representation.media_type) {
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-    }
-    response
 }
 
 /// 304 carries what a cache needs to know, and nothing of the content (RFC 9110 section 15.4.5).

@@ -57,6 +57,9 @@ pub enum Problem {
     /// The route exists, the method does not.
     #[error("the method is not allowed here")]
     MethodNotAllowed,
+    /// Something that an operator's request names is not there; the text says what. Nobody else is told so.
+    #[error("{0}")]
+    Missing(Cow<'static, str>),
     /// The body did not arrive in time.
     #[error("the request's body took too long")]
     Timeout,
@@ -166,7 +169,7 @@ impl Problem {
             Self::Forbidden | Self::ForeignOrigin | Self::LinksOff => (StatusCode::FORBIDDEN, "forbidden"),
             Self::TaskRequired => (StatusCode::FORBIDDEN, "task_required"),
             Self::TaskMismatch => (StatusCode::FORBIDDEN, "task_mismatch"),
-            Self::NotFound => (StatusCode::NOT_FOUND, "not_found"),
+            Self::NotFound | Self::Missing(_) => (StatusCode::NOT_FOUND, "not_found"),
             Self::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Self::Timeout => (StatusCode::REQUEST_TIMEOUT, "timeout"),
             Self::Conflict(_) => (StatusCode::CONFLICT, "conflict"),

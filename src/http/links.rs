@@ -22,7 +22,7 @@ use super::json::{JsonBody, PathOf};
 use super::native::{participant, serve_file};
 use super::routes::Routes;
 use crate::config::Span;
-use crate::identity::{Caller, OpaqueSecret, Purpose};
+use crate::identity::{Caller, Purpose};
 use crate::protocol::timestamp;
 use crate::protocol::{ChatId, Sha256};
 use crate::store::{LinkAdded, LinkRecord};
@@ -94,7 +94,7 @@ async fn make(
     let file = state.access.file(&caller, &chat, &body.set, &body.path).await?.ok_or(Problem::NotFound)?;
     let now = state.clock.unix_millis();
     let expires_at = now.saturating_add(timestamp::millis(ttl));
-    let secret = OpaqueSecret::generate();
+    let secret = state.handed_out.issue(Purpose::Link);
     let link = LinkRecord {
         id: format!("{:032x}", rand::random::<u128>()),
         principal: caller.principal,
@@ -169,7 +169,7 @@ async fn follow(
     headers: HeaderMap,
     extensions: Extensions,
 ) -> Result<Response, Problem> {
-    let link = match OpaqueSecret::parse(&secret) {
+    let link = match state.handed_out.read(Purpose::Link, &secret) {
         Some(secret) if state.links.is_some() => state.handed_out.link(&secret).await?,
         _ => None,
     };

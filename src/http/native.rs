@@ -138,7 +138,7 @@ pub(super) async fn serve_file(
     }
     let content = match file.nested_manifest() {
         Some(manifest) => Content::Here(manifest),
-        None => Content::Remote(file.readable),
+        None => Content::Remote(file.readable.into()),
     };
     let way = Way { path: Some(file.path.to_string()), ..way };
     let representation =

@@ -149,7 +149,10 @@ async fn bind_session(
         }
         Binding::Unchanged => StatusCode::OK,
         Binding::Conflict => return Err(Problem::Conflict("the session is bound to another agent or chat".into())),
-        Binding::NoSuchChat => return Err(Problem::NotFound),
+        Binding::NoSuchChat => {
+            let message = format!("there is no chat {chat}: make it first, with PUT /v1/chats/{{chat}}");
+            return Err(Problem::Missing(message.into()));
+        }
         Binding::QuotaExceeded(exceeded) => {
             let message = format!("sets wait for this session, and {exceeded}: make room there, or raise its limits");
             return Err(Problem::Conflict(message.into()));

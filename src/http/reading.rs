@@ -57,8 +57,13 @@ impl Reading {
         Self { audit: state.audit.clone(), cut: state.cut.clone(), begun: Instant::now(), record }
     }
 
+    /// What is read of it, where that is known now.
+    pub fn of(&mut self, range: ByteRange) {
+        self.record.range = range;
+    }
+
     /// It failed before the first byte.
-    pub fn fail(mut self, error: TransferError) -> TransferError {
+    pub fn fail(&mut self, error: TransferError) -> TransferError {
         error.code().clone_into(&mut self.record.outcome);
         error
     }

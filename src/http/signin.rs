@@ -87,7 +87,7 @@ fn is_local(path: &str) -> bool {
 async fn form(State(state): State<AppState>, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
     let fields = Fields::read(uri.query().unwrap_or_default().as_bytes());
     let next = Escaped(fields.next());
-    if let Some(code) = fields.code.as_deref().and_then(OpaqueSecret::parse) {
+    if let Some(code) = fields.code.as_deref().and_then(|code| state.handed_out.read(Purpose::SignInCode, code)) {
         let code = code.expose();
         let body = format!(
             "<form method=\"post\" action=\"{SIGN_IN}\"><input type=\"hidden\" name=\"code\" value=\"{code}\">\
@@ -139,7 +139,7 @@ async fn sign_in(State(state): State<AppState>, request: Request) -> Response {
     let outcome = async {
         cookie::same_origin(&parts.headers, &state.public_url)?;
         fields = Fields::read(&read_body(&parts.headers, "application/x-www-form-urlencoded", body, FORM_BYTES).await?);
-        let secret = OpaqueSecret::generate();
+        let secret = state.handed_out.issue(Purpose::Browser);
         let expires_at = admit(&state, &fields, &secret).await?;
         Ok::<_, Refusal>((secret, expires_at))
     };
@@ -159,11 +159,9 @@ async fn sign_in(State(state): State<AppState>, request: Request) -> Response {
 async fn admit(state: &AppState, fields: &Fields, secret: &OpaqueSecret) -> Result<i64, Refusal> {
     let now = state.clock.unix_millis();
     let latest = now.saturating_add(timestamp::millis(state.signin_ttl));
-    let hash = state.handed_out.hash(Purpose::Browser, secret);
     if let Some(code) = &fields.code {
-        let code = OpaqueSecret::parse(code).ok_or(Refusal::Code)?;
-        let code = state.handed_out.hash(Purpose::SignInCode, &code);
-        let redeemed = state.store.redeem_signin_code(&code, &hash, latest).await.map_err(Problem::from)?;
+        let code = state.handed_out.read(Purpose::SignInCode, code).ok_or(Refusal::Code)?;
+        let redeemed = state.handed_out.redeem(&code, secret, latest).await.map_err(Problem::from)?;
         return redeemed.map(|browser| browser.expires_at).ok_or(Refusal::Code);
     }
     let token = fields.token.as_deref().map(str::trim).filter(|token| !token.is_empty()).ok_or(Refusal::Nothing)?;
@@ -175,7 +173,7 @@ async fn admit(state: &AppState, fields: &Fields, secret: &OpaqueSecret) -> Resu
     let expires_at = latest.min(token_ends);
     let chats = caller.chats.map(|chats| chats.to_vec());
     let browser = BrowserRecord { principal: caller.principal, chats, expires_at };
-    state.store.add_browser(&hash, &browser).await.map_err(Problem::from)?;
+    state.store.add_browser(&state.handed_out.hash(Purpose::Browser, secret), &browser).await.map_err(Problem::from)?;
     Ok(expires_at)
 }
 
@@ -239,13 +237,14 @@ async fn sign_out(
     cookie::same_origin(&headers, &state.public_url)?;
     let cookie = cookie::cookie(&headers, &state.public_url).flatten();
     // Asked before anything is written: whoever guesses at cookies keeps no writer busy.
-    match cookie.as_deref().and_then(OpaqueSecret::parse) {
+    let secret = cookie.as_deref().and_then(|cookie| state.handed_out.read(Purpose::Browser, cookie));
+    match secret {
         Some(secret) if state.handed_out.browser(&secret).await?.is_some() => {
             state.store.remove_browser(&state.handed_out.hash(Purpose::Browser, &secret)).await?;
         }
         // Counted, and signed out all the same.
-        Some(_) => drop(state.limiter.failed(&extensions)),
-        None => {}
+        _ if cookie.is_some() => drop(state.limiter.failed(&extensions)),
+        _ => {}
     }
     Ok(go_on(SIGN_IN, &set_cookie(&state, "", 0)))
 }
@@ -285,7 +284,7 @@ async fn make_code(
         return Err(Problem::BadRequest("next is a path of this gateway, such as /chats/review".into()));
     }
     let expires_at = state.clock.unix_millis().saturating_add(timestamp::millis(ttl));
-    let code = OpaqueSecret::generate();
+    let code = state.handed_out.issue(Purpose::SignInCode);
     let record = BrowserRecord { principal: body.principal, chats: body.chats, expires_at };
     state.store.add_signin_code(&state.handed_out.hash(Purpose::SignInCode, &code), &record).await?;
     let mut url = format!("{}{SIGN_IN}?code={}", state.public_url, code.expose());

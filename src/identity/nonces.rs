@@ -5,7 +5,7 @@
 //! commit: while one batch is written the next one gathers, so a busy gateway writes few large batches, and an idle one
 //! writes at once. Expired nonces are forgotten between batches, a few at a time.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
-use crate::protocol::Principal;
+use crate::protocol::{Principal, plain_url};
 use crate::store::{Nonce, Store, StoreError};
 
 /// Most requests that wait for their nonces. They are all in this process's hands already, so the bound is for memory.
@@ -23,6 +23,9 @@ const WAITING: usize = 8192;
 const BATCH: usize = 1024;
 /// Most nonces that one principal may have remembered: 160 requests a second, if its signatures are good for a minute.
 pub(super) const QUOTA: u64 = 20_000;
+/// The same for all agents whose URLs are at one host and port: whoever has a web server has as many URLs as they like.
+/// What this process has written counts, so that a restart forgives what was there, once.
+const ORIGIN_QUOTA: u64 = 10 * QUOTA;
 /// How long a count is good for; what this node adds meanwhile is added to it.
 const COUNTED_FOR: Duration = Duration::from_secs(30);
 /// When a principal has used up its quota, whether some of it has expired is looked up this often.
@@ -38,7 +41,7 @@ pub(super) enum Spent {
     Fresh,
     /// One of them was brought before.
     Seen,
-    /// The principal has too many that could still come again.
+    /// The principal, or those at its host, have too many that could still come again.
     QuotaExceeded,
 }
 
@@ -73,7 +76,54 @@ struct Queue {
 #[derive(Default)]
 struct Ledger {
     counts: HashMap<Principal, (u64, Instant)>,
+    origins: Origins,
     swept: Option<Instant>,
+}
+
+/// How many nonces of each origin expire in which minute.
+#[derive(Default)]
+struct Origins(HashMap<String, BTreeMap<i64, u64>>);
+
+impl Origins {
+    /// The host and port of an agent's URL; an agent that has none stands alone.
+    fn of(principal: &Principal) -> String {
+        let authority = principal.agent_url().and_then(plain_url::authority);
+        authority.unwrap_or_else(|| principal.as_str().to_owned())
+    }
+
+    fn forget_expired(&mut self, now: i64) {
+        self.0.retain(|_, minutes| {
+            *minutes = minutes.split_off(&minute(now));
+            !minutes.is_empty()
+        });
+    }
+
+    fn count(&self, origin: &str) -> u64 {
+        self.0.get(origin).map_or(0, |minutes| minutes.values().sum())
+    }
+
+    fn add(&mut self, origin: &str, nonces: &[Nonce]) {
+        let minutes = self.0.entry(origin.to_owned()).or_default();
+        for nonce in nonces {
+            *minutes.entry(minute(nonce.expires_at)).or_default() += 1;
+        }
+    }
+
+    /// So many of these were there already.
+    fn take_back(&mut self, nonces: &[Nonce], seen: usize) {
+        let Some(minutes) = nonces.first().and_then(|nonce| self.0.get_mut(&Self::of(&nonce.principal))) else {
+            return;
+        };
+        for nonce in nonces.iter().take(seen) {
+            if let Some(count) = minutes.get_mut(&minute(nonce.expires_at)) {
+                *count = count.saturating_sub(1);
+            }
+        }
+    }
+}
+
+fn minute(unix_millis: i64) -> i64 {
+    unix_millis.div_euclid(60_000)
 }
 
 impl Nonces {
@@ -121,6 +171,7 @@ impl Nonces {
         if let Err(error) = self.count(&batch, ledger).await {
             return refuse(batch, &error);
         }
+        ledger.origins.forget_expired(self.0.clock.unix_millis());
         let mut admitted = Vec::with_capacity(batch.len());
         for waiting in batch {
             if ledger.admit(&waiting.nonces) {
@@ -194,15 +245,17 @@ impl Nonces {
 }
 
 impl Ledger {
-    /// Whether these still fit the quota of their principal, which they then count towards.
+    /// Whether these still fit the quotas of their principal and its origin, which they then count towards.
     fn admit(&mut self, nonces: &[Nonce]) -> bool {
         let Some(principal) = nonces.first().map(|nonce| &nonce.principal) else { return true };
         let Some((count, _)) = self.counts.get_mut(principal) else { return false };
-        let total = *count + nonces.len() as u64;
-        if total <= QUOTA {
-            *count = total;
+        let (origin, more) = (Origins::of(principal), nonces.len() as u64);
+        let fits = *count + more <= QUOTA && self.origins.count(&origin) + more <= ORIGIN_QUOTA;
+        if fits {
+            *count += more;
+            self.origins.add(&origin, nonces);
         }
-        total <= QUOTA
+        fits
     }
 
     /// Takes back those that were remembered already: whoever sends one captured request over and over uses up nothing of
@@ -211,6 +264,7 @@ impl Ledger {
         if let Some((count, _)) = nonces.first().and_then(|nonce| self.counts.get_mut(&nonce.principal)) {
             *count = count.saturating_sub((nonces.len() - fresh) as u64);
         }
+        self.origins.take_back(nonces, nonces.len() - fresh);
     }
 }
 
@@ -279,6 +333,32 @@ mod tests {
         let spend = |principal: &str| nonces.spend(vec![nonce(principal, "one more", NOW + 1000)]);
         assert_eq!(spend("agent:a").await.unwrap(), Spent::QuotaExceeded);
         assert_eq!(spend("agent:b").await.unwrap(), Spent::Fresh);
+    }
+
+    #[tokio::test]
+    async fn nor_can_the_many_principals_of_one_origin() {
+        let clock = Clock::fixed(NOW);
+        let (nonces, store, _dir) = nonces(&clock).await;
+        let spend = async |principal: String, count: u64, text: &str, expires_at: i64| {
+            let list = (0..count).map(|n| nonce(&principal, &format!("{text}{n}"), expires_at)).collect();
+            nonces.spend(list).await.unwrap()
+        };
+        let agents = ORIGIN_QUOTA / 10_000;
+        for n in 0..agents {
+            assert_eq!(spend(format!("agent:https://evil.example/{n}"), 10_000, "", NOW + 1000).await, Spent::Fresh);
+        }
+        // The same host and port, however it is spelt.
+        for url in ["https://evil.example/new", "https://EVIL.example:443", "https://evil.example./x"] {
+            assert_eq!(spend(format!("agent:{url}"), 1, "", NOW + 1000).await, Spent::QuotaExceeded, "{url}");
+        }
+        assert_eq!(store.count_nonces(&["agent:https://evil.example/new".parse().unwrap()], 0).await.unwrap().len(), 0);
+        for url in ["https://evil.example:8443/new", "https://good.example/1"] {
+            assert_eq!(spend(format!("agent:{url}"), 1, "", NOW + 1000).await, Spent::Fresh, "{url}");
+        }
+        // What has expired counts no more, and what was seen before never did.
+        clock.set(LATER);
+        assert_eq!(spend("agent:https://evil.example/new".to_owned(), 1, "", LATER + 1000).await, Spent::Fresh);
+        assert_eq!(spend("agent:https://evil.example/new".to_owned(), 1, "", LATER + 1000).await, Spent::Seen);
     }
 
     #[tokio::test]

@@ -1,12 +1,13 @@
-//! Who may ask next: the reads that one relay serves at once, shared by any number of feeds.
+//! Who may ask next: the reads that one relay serves at once, shared by readers first and by their transfers second.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
 
 use crate::protocol::limits::CONCURRENT_READS;
 
 /// Up to this length a read counts as short and may overtake long ones.
 const SHORT_BYTES: u64 = 1024 * 1024;
-/// After so many short reads in a row a waiting long one is next.
+/// After so many short reads in a row a waiting long one of the same reader is next.
 const OVERTAKES: u32 = 4;
 /// After so many reads without a refusal one more slot is tried.
 const RAISE_AFTER: u32 = 64;
@@ -15,82 +16,94 @@ const RAISE_AFTER: u32 = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket(u64);
 
-/// The slots of one control socket and the queue for them.
+/// The slots of one control socket and the queue for them. `K` is who reads: a principal, however many connections it has.
 ///
-/// Short reads overtake long ones, at most four in a row. The number of slots starts at the relay's own limit (16,
-/// specification section 6) and is lowered when the agent says `too_many_reads`: other readers may be using it.
+/// A free slot goes to the reader that holds the fewest, of those the one that has waited longest. So whoever holds none
+/// waits for at most one grant to each other reader, and readers who all want more hold equally many. A reader's own
+/// transfers take turns: short reads overtake long ones, at most four in a row.
+///
+/// The number of slots starts at the relay's own limit (16, specification section 6) and is lowered when the agent says
+/// `too_many_reads`: others may be using it.
 #[derive(Debug)]
-pub struct Fairness {
+pub struct Fairness<K> {
     limit: usize,
+    held: usize,
+    waiting: usize,
+    readers: HashMap<K, Reader>,
+    served: u32,
+    next: u64,
+}
+
+/// One that holds slots or waits for some.
+#[derive(Debug, Default)]
+struct Reader {
     held: usize,
     short: VecDeque<Ticket>,
     long: VecDeque<Ticket>,
     overtakes: u32,
-    served: u32,
-    next_ticket: u64,
+    /// Orders those that wait: when it began to, or when it was last granted a slot.
+    since: u64,
 }
 
-impl Default for Fairness {
+impl<K> Default for Fairness<K> {
     fn default() -> Self {
-        Self {
-            limit: CONCURRENT_READS,
-            held: 0,
-            short: VecDeque::new(),
-            long: VecDeque::new(),
-            overtakes: 0,
-            served: 0,
-            next_ticket: 0,
-        }
+        Self { limit: CONCURRENT_READS, held: 0, waiting: 0, readers: HashMap::new(), served: 0, next: 0 }
     }
 }
 
-impl Fairness {
-    /// Queues up for a slot, to read about `length` bytes.
-    pub fn request(&mut self, length: u64) -> Ticket {
-        let ticket = Ticket(self.next_ticket);
-        self.next_ticket += 1;
-        let queue = if length <= SHORT_BYTES { &mut self.short } else { &mut self.long };
+impl<K: Clone + Eq + Hash> Fairness<K> {
+    /// Queues up for a slot, to read about `length` bytes for this reader.
+    pub fn request(&mut self, reader: &K, length: u64) -> Ticket {
+        let (ticket, since) = (Ticket(self.tick()), self.tick());
+        let reader = self.readers.entry(reader.clone()).or_default();
+        if !reader.waits() {
+            reader.since = since;
+        }
+        let queue = if length <= SHORT_BYTES { &mut reader.short } else { &mut reader.long };
         queue.push_back(ticket);
+        self.waiting += 1;
         ticket
     }
 
     /// Leaves the queue.
-    pub fn withdraw(&mut self, ticket: Ticket) {
-        self.short.retain(|waiting| *waiting != ticket);
-        self.long.retain(|waiting| *waiting != ticket);
+    pub fn withdraw(&mut self, reader: &K, ticket: Ticket) {
+        let Some(waiting) = self.readers.get_mut(reader) else { return };
+        let before = waiting.waiting();
+        waiting.short.retain(|other| *other != ticket);
+        waiting.long.retain(|other| *other != ticket);
+        self.waiting -= before - waiting.waiting();
+        self.forget(reader);
     }
 
     /// Whose turn it is, while a slot is free. The slot then counts as held.
-    pub fn grant(&mut self) -> Option<Ticket> {
+    pub fn grant(&mut self) -> Option<(K, Ticket)> {
         if self.held >= self.limit {
             return None;
         }
-        let long_is_due = self.overtakes >= OVERTAKES || self.short.is_empty();
-        let ticket = match (long_is_due && !self.long.is_empty(), self.short.is_empty()) {
-            (true, _) => {
-                self.overtakes = 0;
-                self.long.pop_front()
-            }
-            (false, false) => {
-                self.overtakes = if self.long.is_empty() { 0 } else { self.overtakes + 1 };
-                self.short.pop_front()
-            }
-            (false, true) => None,
-        };
-        self.held += usize::from(ticket.is_some());
-        ticket
+        let since = self.tick();
+        let waiting = self.readers.iter_mut().filter(|(_, reader)| reader.waits());
+        let (key, reader) = waiting.min_by_key(|(_, reader)| (reader.held, reader.since))?;
+        let ticket = reader.next()?;
+        reader.held += 1;
+        reader.since = since;
+        self.held += 1;
+        self.waiting -= 1;
+        Some((key.clone(), ticket))
     }
 
     /// Takes a slot at once if one is free and nobody waits: to ask the next read early.
-    pub fn try_take(&mut self) -> bool {
-        let free = self.waiting() == 0 && self.held < self.limit;
-        self.held += usize::from(free);
+    pub fn try_take(&mut self, reader: &K) -> bool {
+        let free = self.waiting == 0 && self.held < self.limit;
+        if free {
+            self.readers.entry(reader.clone()).or_default().held += 1;
+            self.held += 1;
+        }
         free
     }
 
     /// Gives a slot back after the agent served its read, or after the read was cancelled.
-    pub fn release(&mut self) {
-        self.held = self.held.saturating_sub(1);
+    pub fn release(&mut self, reader: &K) {
+        self.give_back(reader);
         self.served += 1;
         if self.served >= RAISE_AFTER {
             self.served = 0;
@@ -99,110 +112,66 @@ impl Fairness {
     }
 
     /// Gives a slot back after the agent refused its read with `too_many_reads`.
-    pub fn refused(&mut self) {
-        self.held = self.held.saturating_sub(1);
+    pub fn refused(&mut self, reader: &K) {
+        self.give_back(reader);
         self.served = 0;
         self.limit = self.held.clamp(1, self.limit);
     }
 
+    /// Of several readers, the one that holds and waits for the least: in its name is asked what all of them take.
+    pub fn least<'a>(&self, readers: &'a [K]) -> Option<&'a K> {
+        let claims = |key: &K| self.readers.get(key).map_or(0, |reader| reader.held + reader.waiting());
+        readers.iter().min_by_key(|key| claims(key))
+    }
+
     /// How many wait.
     pub fn waiting(&self) -> usize {
-        self.short.len() + self.long.len()
+        self.waiting
     }
 
     /// How many slots are held.
     pub fn held(&self) -> usize {
         self.held
     }
+
+    fn give_back(&mut self, reader: &K) {
+        self.held = self.held.saturating_sub(1);
+        if let Some(reader) = self.readers.get_mut(reader) {
+            reader.held = reader.held.saturating_sub(1);
+        }
+        self.forget(reader);
+    }
+
+    fn forget(&mut self, key: &K) {
+        if self.readers.get(key).is_some_and(|reader| reader.held == 0 && !reader.waits()) {
+            self.readers.remove(key);
+        }
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}
+
+impl Reader {
+    fn waiting(&self) -> usize {
+        self.short.len() + self.long.len()
+    }
+
+    fn waits(&self) -> bool {
+        self.waiting() > 0
+    }
+
+    fn next(&mut self) -> Option<Ticket> {
+        if !self.long.is_empty() && (self.short.is_empty() || self.overtakes >= OVERTAKES) {
+            self.overtakes = 0;
+            return self.long.pop_front();
+        }
+        self.overtakes = if self.long.is_empty() { 0 } else { self.overtakes + 1 };
+        self.short.pop_front()
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const LONG: u64 = 64 << 20;
-
-    #[test]
-    fn sixteen_slots_then_a_queue() {
-        let mut slots = Fairness::default();
-        let tickets: Vec<_> = (0..20).map(|_| slots.request(LONG)).collect();
-        let granted: Vec<_> = std::iter::from_fn(|| slots.grant()).collect();
-        assert_eq!(granted, tickets[..16]);
-        slots.release();
-        assert_eq!(slots.grant(), Some(tickets[16]));
-        assert_eq!(slots.grant(), None);
-    }
-
-    #[test]
-    fn short_reads_overtake_within_bounds() {
-        let mut slots = Fairness { limit: 1, ..Fairness::default() };
-        let long = slots.request(LONG);
-        let short: Vec<_> = (0..6).map(|_| slots.request(1)).collect();
-        let mut order = Vec::new();
-        while let Some(ticket) = slots.grant() {
-            order.push(ticket);
-            slots.release();
-        }
-        assert_eq!(order[..4], short[..4]);
-        assert_eq!(order[4], long);
-        assert_eq!(order[5..], short[4..]);
-    }
-
-    #[test]
-    fn asking_early_never_overtakes() {
-        let mut slots = Fairness { limit: 1, ..Fairness::default() };
-        assert!(slots.try_take());
-        assert!(!slots.try_take());
-        let waiting = slots.request(LONG);
-        slots.release();
-        assert!(!slots.try_take());
-        assert_eq!(slots.grant(), Some(waiting));
-    }
-
-    #[test]
-    fn a_refusal_lowers_the_estimate_and_success_raises_it() {
-        let mut slots = Fairness::default();
-        (0..5).for_each(|_| assert!(slots.try_take()));
-        slots.refused();
-        assert!(!slots.try_take(), "four are held and four is what the agent took");
-        for _ in 0..RAISE_AFTER {
-            slots.release();
-            assert!(slots.try_take());
-        }
-        assert!(slots.try_take(), "one more is tried");
-    }
-
-    #[test]
-    fn a_lone_refused_read_leaves_one_slot() {
-        let mut slots = Fairness::default();
-        assert!(slots.try_take());
-        slots.refused();
-        assert!(slots.try_take());
-    }
-
-    proptest! {
-        /// Nobody starves: while both kinds wait, a long read follows four short ones and a short one every long one.
-        #[test]
-        fn neither_kind_starves(arrivals in prop::collection::vec((any::<bool>(), 0_usize..3), 1..300)) {
-            let mut slots = Fairness::default();
-            let mut kinds = std::collections::HashMap::new();
-            let mut run = (true, 0_u32);
-            for (short, releases) in arrivals {
-                kinds.insert(slots.request(if short { 1 } else { LONG }), short);
-                while let Some(granted) = slots.grant() {
-                    let short = kinds.remove(&granted).expect("granted once");
-                    run = if run.0 == short { (short, run.1 + 1) } else { (short, 1) };
-                    let others_wait = kinds.values().any(|waiting| *waiting != short);
-                    let most = if short { OVERTAKES } else { 1 };
-                    prop_assert!(!others_wait || run.1 <= most, "{} in a row", run.1);
-                    if !others_wait { run.1 = 0; }
-                }
-                prop_assert!(slots.held() <= CONCURRENT_READS);
-                prop_assert!(slots.waiting() == 0 || slots.held() == CONCURRENT_READS);
-                (0..releases.min(slots.held())).for_each(|_| slots.release());
-            }
-        }
-    }
-}
+mod tests;

@@ -7,6 +7,10 @@ pub mod fairness;
 pub mod plan;
 pub mod progress;
 pub mod promise;
+pub mod rate;
+pub mod shares;
+#[cfg(test)]
+mod simulator;
 pub mod verify;
 pub mod window;
 
@@ -14,5 +18,7 @@ pub use fairness::{Fairness, Ticket};
 pub use plan::Plan;
 pub use progress::{Progress, Violation};
 pub use promise::{Coverage, Object, Promise, object_at};
+pub use rate::Rate;
+pub use shares::{Held, Share, Sharer, Shares};
 pub use verify::{Mismatch, Released, Verifier};
 pub use window::Window;

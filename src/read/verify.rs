@@ -69,6 +69,11 @@ impl Verifier {
         verifier
     }
 
+    /// Whether all of the blob is hashed as one.
+    pub fn is_of_whole(&self) -> bool {
+        matches!(self.scheme, Scheme::Whole(_))
+    }
+
     /// The first byte that has not been taken in.
     pub fn position(&self) -> u64 {
         self.position

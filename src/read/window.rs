@@ -12,13 +12,36 @@ const FAST: f64 = 16.0 * 1024.0 * 1024.0;
 /// Up to this pace, the frame that is being written to the reader lasts far longer than the next one takes to come.
 const SLOW: f64 = 2.0 * 1024.0 * 1024.0;
 
+/// A pace that grew by this since the last measure is still growing: the window was what held it back.
+const GREW: f64 = 1.25;
+/// What a window has of the path's need: while the pace grows, so that it doubles in about a round trip as TCP's does, and
+/// after.
+const GAIN: (f64, f64) = (3.0, 2.0);
+/// A link's is less than its feeds', or none of them could take up what it leaves to them. Because its round-trip time is
+/// the least ever measured, which may be too little today, it tries from time to time whether more brings more, and
+/// believes slowly that less will do.
+const LINK_GAIN: (f64, f64) = (2.0, 1.2);
+const LINK_TRIES: u32 = 16;
+const LINK_DECAY: f64 = 1.0 / 16.0;
+/// After so many measures in a row without growth the window is what the path needs.
+const SETTLED: u32 = 2;
+
+/// How many frames of a window are granted at a time, so that not each costs a frame of its own: what is on its way never
+/// falls below the rest, which has to fill the path until the grant arrives.
+pub fn step(window: u32) -> u32 {
+    (window / 4).max(window.div_ceil(2).min(2))
+}
+
 /// Sizes the window from what is observed: the reader's pace, and the time from granting credit to the first frame
-/// that uses it. It grows while a longer path would leave the reader waiting (pace x round-trip time), and shrinks to 1
-/// for a reader that drains slowly.
+/// that uses it. It doubles while that makes the reader faster, then keeps a little more than the path needs (pace x
+/// round-trip time), and shrinks to 1 for a reader that drains slowly.
 #[derive(Debug, Clone)]
 pub struct Window {
     frames: u32,
+    is_links: bool,
     pace: Option<f64>,
+    /// Measures in a row in which the pace did not grow.
+    still: u32,
     round_trip: Option<Duration>,
     interval: Option<(Instant, u64)>,
 }
@@ -26,7 +49,13 @@ pub struct Window {
 impl Window {
     /// A window of so many frames until a pace was measured.
     pub fn starting(frames: u32) -> Self {
-        Self { frames: frames.clamp(1, CREDIT_MAX), pace: None, round_trip: None, interval: None }
+        let frames = frames.clamp(1, CREDIT_MAX);
+        Self { frames, is_links: false, pace: None, still: 0, round_trip: None, interval: None }
+    }
+
+    /// The window of a link that several feeds share: of what they may have on their way in all.
+    pub fn of_link(frames: u32) -> Self {
+        Self { is_links: true, ..Self::starting(frames) }
     }
 
     /// The window, in frames.
@@ -58,9 +87,14 @@ impl Window {
         }
         let measured = *total as f64 / elapsed.as_secs_f64();
         self.interval = Some((now, 0));
+        let grew = self.pace.is_none_or(|pace| measured >= GREW * pace);
+        self.still = if grew { 0 } else { self.still.wrapping_add(1) };
         self.pace = Some(match self.pace {
             // The first bytes of a slow reader rush into the buffers on the way.
-            Some(pace) if measured >= pace / 4.0 => (pace + measured) / 2.0,
+            Some(pace) if !grew && measured >= pace / 4.0 => {
+                let weight = if self.is_links && measured < pace { LINK_DECAY } else { 0.5 };
+                (measured - pace).mul_add(weight, pace)
+            }
             _ => measured,
         });
         self.resize();
@@ -76,7 +110,10 @@ impl Window {
 
     fn resize(&mut self) {
         let (Some(pace), Some(round_trip)) = (self.pace, self.round_trip) else { return };
-        let in_flight = (1.25 * pace * round_trip.as_secs_f64() / FRAME).ceil().max(1.0);
+        let (growing, settled) = if self.is_links { LINK_GAIN } else { GAIN };
+        let tries = self.is_links && self.still.is_multiple_of(LINK_TRIES);
+        let gain = if self.still < SETTLED || tries { growing } else { settled };
+        let in_flight = (gain * pace * round_trip.as_secs_f64() / FRAME).ceil().max(1.0);
         let spare = match pace {
             _ if self.is_fast() => 3.0,
             slow if slow <= SLOW => 0.0,
@@ -123,7 +160,7 @@ mod tests {
             let window = settle(pace, Duration::from_secs_f64(round_trip), 10.0);
             let carried = f64::from(window.frames()) * FRAME / round_trip;
             assert!(carried >= pace.min(f64::from(CREDIT_MAX) * FRAME / round_trip), "{pace} {round_trip} {window:?}");
-            assert!(carried <= 2.0 * pace, "no more than the path needs: {window:?}");
+            assert!(carried <= 3.0 * pace, "no more than the path needs: {window:?}");
         }
     }
 

@@ -3,6 +3,7 @@ use std::collections::{HashMap, HashSet};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
+use super::names::{self, TooManyNames};
 use super::{Page, Store, StoreError, endpoints, rows};
 use crate::protocol::{AgentName, Principal};
 
@@ -28,6 +29,8 @@ pub enum Claim {
     Foreign,
     /// The principal that asked may hold one name only, and holds this one.
     Other(AgentName),
+    /// Nobody holds it, and the principal that asked may have no further one.
+    TooMany(TooManyNames),
 }
 
 /// How exactly it is noted when an agent was last seen.
@@ -108,6 +111,12 @@ impl Store {
                 {
                     return Ok(Claim::Other(first));
                 }
+            }
+            let taken = sqlx::query("SELECT 1 FROM agents WHERE name = $1").bind(name.as_str());
+            if taken.fetch_optional(&mut *tx).await?.is_none()
+                && let Some(exceeded) = names::exceeded(&mut tx, &store.0.quota, &principal).await?
+            {
+                return Ok(Claim::TooMany(exceeded));
             }
             // One statement, so that two claims cannot pass each other.
             let held = sqlx::query(

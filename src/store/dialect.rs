@@ -92,6 +92,14 @@ impl Dialect {
         sqlx::query(sql).fetch_one(conn).await?.try_get::<i64, _>(0).map(|found| found > 0)
     }
 
+    /// Keeps a connection from telling what is as it should be: that a table "already exists, skipping".
+    pub(super) async fn before_migrations(self, conn: &mut AnyConnection) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Sqlite => Ok(()),
+            Self::Postgres => sqlx::query("SET client_min_messages TO warning").execute(conn).await.map(drop),
+        }
+    }
+
     /// What the common migrations cannot say. Canonical manifests hardly compress on the way to disk, and trying costs
     /// four times the insert.
     pub(super) async fn after_migrations(self, conn: &mut AnyConnection) -> Result<(), sqlx::Error> {

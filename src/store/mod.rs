@@ -25,7 +25,9 @@ mod hashes;
 mod health;
 mod keys;
 mod links;
+mod listed;
 mod manifests;
+mod names;
 mod nonces;
 mod offers;
 mod open;
@@ -67,7 +69,9 @@ pub use cursor::{Cursor, InvalidCursor, Page};
 pub use error::StoreError;
 pub use keys::Continuity;
 pub use links::{LinkAdded, LinkRecord};
+pub use listed::Listed;
 pub use manifests::Held;
+pub use names::TooManyNames;
 pub use nonces::Nonce;
 pub use offers::{ManifestOffer, Offer, Place, TaskOffer};
 pub use open::Migrated;
@@ -180,15 +184,9 @@ impl Store {
         write: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
         changed: impl FnOnce(&T) -> bool + Send + 'static,
     ) -> Result<T, StoreError> {
-        let store = self.clone();
-        self.run_to_its_end(async move {
-            let outcome = store.bounded(write).await;
-            let is_written = outcome.is_ok();
-            if outcome.as_ref().map_or(true, changed) {
-                store.0.generation.fetch_add(1, Ordering::SeqCst);
-                store.0.written.fetch_add(is_written.into(), Ordering::Relaxed);
-            }
-            outcome
+        self.write_and(write, changed, |store, is_written| {
+            store.0.generation.fetch_add(1, Ordering::SeqCst);
+            store.0.written.fetch_add(is_written.into(), Ordering::Relaxed);
         })
         .await
     }
@@ -200,11 +198,25 @@ impl Store {
         write: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
         changed: impl FnOnce(&T) -> bool + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.write_and(write, changed, |store, _| {
+            store.0.withdrawals.fetch_add(1, Ordering::SeqCst);
+        })
+        .await
+    }
+
+    /// Runs a write to its end, and where it may have changed something what `moves` a generation on, which is told whether
+    /// it was written.
+    async fn write_and<T: Send + 'static>(
+        &self,
+        write: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
+        changed: impl FnOnce(&T) -> bool + Send + 'static,
+        moves: impl FnOnce(&Self, bool) + Send + 'static,
+    ) -> Result<T, StoreError> {
         let store = self.clone();
         self.run_to_its_end(async move {
             let outcome = store.bounded(write).await;
             if outcome.as_ref().map_or(true, changed) {
-                store.0.withdrawals.fetch_add(1, Ordering::SeqCst);
+                moves(&store, outcome.is_ok());
             }
             outcome
         })

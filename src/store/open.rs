@@ -83,6 +83,8 @@ async fn bring_up(target: &Target, options: &StoreOptions) -> Result<Vec<&'stati
         return Err(OpenError::Pending { target: target.shown.clone(), pending: pending.len() });
     }
     if options.migrate {
+        let quiet = target.dialect.before_migrations(&mut conn).await;
+        quiet.map_err(|error| migration_error(target, error.into()))?;
         MIGRATOR.run(&mut conn).await.map_err(|error| migration_error(target, error))?;
         let done = target.dialect.after_migrations(&mut conn).await;
         done.map_err(|error| migration_error(target, error.into()))?;
@@ -123,6 +125,13 @@ fn migration_error(target: &Target, error: MigrateError) -> OpenError {
         MigrateError::Dirty(version) => OpenError::Dirty { target, version },
         MigrateError::VersionMismatch(version) => OpenError::Modified { target, version },
         MigrateError::VersionMissing(found) => OpenError::Newer { target, found, known: newest() },
-        other => OpenError::Migration { target, reason: other.to_string() },
+        other => {
+            let cause = std::error::Error::source(&other).map(ToString::to_string);
+            let reason = cause.unwrap_or_else(|| other.to_string());
+            match reason.contains("already exists") {
+                true => OpenError::Foreign { target, reason },
+                false => OpenError::Migration { target, reason: other.to_string() },
+            }
+        }
     }
 }

@@ -99,12 +99,22 @@ pub enum OpenError {
         version: i64,
     },
     /// A migration was changed after it had run.
-    #[error("migration {version} of {target} is not the one this program carries; use the sluice that made it")]
+    #[error(
+        "migration {version} of {target} is not the one this program carries; use the sluice that made it, or an empty database"
+    )]
     Modified {
         /// Which database.
         target: String,
         /// Which migration.
         version: i64,
+    },
+    /// There are tables of somebody else's.
+    #[error("{target} holds tables that are not Sluice's ({reason}); use an empty database")]
+    Foreign {
+        /// Which database.
+        target: String,
+        /// What the driver says.
+        reason: String,
     },
     /// A migration failed.
     #[error("migrating {target} failed: {reason}")]

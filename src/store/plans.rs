@@ -9,7 +9,8 @@ use super::search::{
 use super::test_database as db;
 use super::{
     FileId, Outdated, ReadFilter, Scope, Store, StoreOptions, TaskRule, agents, announcements, audit, browsers, chats,
-    endpoints, hashes, keys, links, manifests, nonces, quota, ranks, retention, sessions, sets, versions,
+    endpoints, hashes, keys, links, listed, manifests, names, nonces, quota, ranks, retention, sessions, sets,
+    versions,
 };
 use crate::on_both_databases;
 use crate::protocol::{ChatId, Principal, Sha256};
@@ -177,6 +178,8 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         (quota::LET_IN.to_owned(), vec![text("agent:1")]),
         (quota::UNBOUND_AT.to_owned(), vec![text("h1:443")]),
         (agents::FIRST_NAME.to_owned(), vec![text("agent:1")]),
+        (names::OF_AGENT.to_owned(), vec![text("agent:1"), Value::Number(256)]),
+        (names::STRANGERS_AT.to_owned(), vec![text("h1:443"), Value::Number(2000)]),
         (agents::KNOWS.to_owned(), vec![text("agent:1")]),
         (endpoints::OF_PRINCIPAL.to_owned(), vec![text("agent:1")]),
         (endpoints::known_at(2), vec![text("h1:443"), text("h2:443")]),
@@ -211,6 +214,9 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         (browsers::OLDEST_BROWSERS.to_owned(), vec![text("user:1"), Value::Number(64)]),
         (links::LINKS.to_owned(), vec![text("user:1"), text("c1"), Value::Number(10)]),
         (links::LINKS_HELD.to_owned(), vec![text("user:1"), Value::Number(10)]),
+        (listed::MANIFESTS.to_owned(), vec![text("m1"), Value::Number(0), Value::Number(20)]),
+        (listed::SIZES.to_owned(), vec![text("m1"), Value::Number(0), Value::Number(500)]),
+        (listed::LISTS.to_owned(), vec![text("m1"), Value::Number(0), Value::Number(500)]),
     ];
     let sweeps = browsers::SWEEP_HANDED_OUT.map(|sql| (sql.to_owned(), vec![Value::Number(10), Value::Number(5)]));
     for (sql, values) in statements.into_iter().chain(reads).chain(sweeps) {

@@ -24,6 +24,10 @@ pub struct Quota {
     pub strangers_of_host: Unbound,
     /// Of all such agents.
     pub strangers: Unbound,
+    /// Names of one agent.
+    pub names: u64,
+    /// Agents known by their URLs at one host and port that hold names, and that nobody has let into a chat.
+    pub named_strangers_of_host: u64,
 }
 
 /// What sets that are in no chat are counted by.
@@ -90,6 +94,8 @@ impl Default for Quota {
             unbound_entries: 50_000,
             strangers_of_host: Unbound { sets: 2000, manifest_bytes: 256 << 20 },
             strangers: Unbound { sets: 20_000, manifest_bytes: 4 << 30 },
+            names: 256,
+            named_strangers_of_host: 2000,
         }
     }
 }

@@ -62,12 +62,15 @@ const MANIFEST: &str = "a.agent, a.chat, (SELECT c.created_at FROM chats c WHERE
 const MANIFEST_REST: &str = "JOIN announcements a ON a.id = chosen.earliest JOIN manifests m ON m.sha256 = a.manifest \
     JOIN manifests k ON k.sha256 = chosen.sha256 ORDER BY chosen.others, chosen.fails, chosen.since, chosen.earliest";
 
-/// The first of those found: narrow rows, so that as many as there are can be put in order.
+/// The first of those found: narrow rows, so that as many as there are can be put in order. Where they are more than the
+/// limit, one agent's many leave room for another's.
 fn chosen(found: &str, limit: u32) -> String {
     format!(
         "SELECT hits.*, CAST(CASE WHEN MIN(hits.size) OVER () <> MAX(hits.size) OVER () \
-         OR MIN(hits.list) OVER () <> MAX(hits.list) OVER () THEN 1 ELSE 0 END AS BIGINT) AS contested \
-         FROM ({found}) hits WHERE hits.earliest IS NOT NULL ORDER BY hits.others, hits.fails, hits.since, hits.earliest LIMIT {limit}"
+         OR MIN(hits.list) OVER () <> MAX(hits.list) OVER () THEN 1 ELSE 0 END AS BIGINT) AS contested, \
+         ROW_NUMBER() OVER (PARTITION BY hits.agent ORDER BY hits.others, hits.fails, hits.since, hits.earliest) AS turn \
+         FROM ({found}) hits WHERE hits.earliest IS NOT NULL \
+         ORDER BY hits.others, hits.fails, turn, hits.since, hits.earliest LIMIT {limit}"
     )
 }
 
@@ -142,7 +145,7 @@ pub(super) fn file_search(scope: Scope<'_>, chat: &ChatId, manifest: &Sha256, pa
     let (chat, manifest, path) = (search.value(chat.as_str()), search.value(manifest.to_hex()), search.value(path));
     let within = search.within(scope, "h.chat");
     let found = format!(
-        "SELECT e.position, h.since, e.size, {LIST} AS list, {NO} AS fails, {NO} AS others, {EARLIEST} \
+        "SELECT h.agent, e.position, h.since, e.size, {LIST} AS list, {NO} AS fails, {NO} AS others, {EARLIEST} \
          FROM entries e JOIN chat_hashes h ON h.chat = {chat} AND h.sha256 = e.sha256 AND h.manifest = e.manifest \
          WHERE e.manifest = {manifest} AND e.path = {path} AND h.position >= 0 AND {within}"
     );
@@ -165,7 +168,7 @@ pub(super) fn blob_search(
     let blob = search.value(blob.to_hex());
     let within = search.within(scope, "h.chat");
     let found = format!(
-        "SELECT h.position, h.since, e.size, {LIST} AS list, {fails} AS fails, {others} AS others, {EARLIEST} \
+        "SELECT h.agent, h.position, h.since, e.size, {LIST} AS list, {fails} AS fails, {others} AS others, {EARLIEST} \
          FROM chat_hashes h JOIN entries e ON e.manifest = h.manifest AND e.position = h.position {table} \
          WHERE h.sha256 = {blob} AND h.position >= 0 AND {within}"
     );
@@ -181,7 +184,7 @@ pub(super) fn version_search(scope: Scope<'_>, chat: &ChatId, (file, version): (
     let [file, version] = [file.to_string(), version.to_string()].map(|number| search.value(number));
     let within = search.within(scope, "f.chat");
     let found = format!(
-        "SELECT h.position, h.since, v.size, {LIST} AS list, f.path, v.media_type, v.kind, {NO} AS fails, \
+        "SELECT h.agent, h.position, h.since, v.size, {LIST} AS list, f.path, v.media_type, v.kind, {NO} AS fails, \
          {NO} AS others, {EARLIEST} FROM files f \
          JOIN file_versions v ON v.file = f.id AND v.version = CAST({version} AS BIGINT) \
          JOIN chat_hashes h ON h.chat = f.chat AND h.sha256 = v.sha256 AND h.agent = f.agent AND h.position >= 0 \
@@ -198,7 +201,7 @@ pub(super) fn set_search(scope: Scope<'_>, chat: &ChatId, manifest: &Sha256, lim
     let (chat, manifest) = (search.value(chat.as_str()), search.value(manifest.to_hex()));
     let within = search.within(scope, "h.chat");
     let found = format!(
-        "SELECT h.sha256, h.since, 0 AS size, {NO} AS others, {NO} AS fails, '' AS list, {EARLIEST} FROM chat_hashes h \
+        "SELECT h.agent, h.sha256, h.since, 0 AS size, {NO} AS others, {NO} AS fails, '' AS list, {EARLIEST} FROM chat_hashes h \
          WHERE h.chat = {chat} AND h.sha256 = {manifest} AND h.manifest = h.sha256 AND h.position = -1 AND {within}"
     );
     search.sql = format!("SELECT {MANIFEST} FROM ({}) chosen {MANIFEST_REST}", chosen(&found, limit));
@@ -219,7 +222,7 @@ pub(super) fn manifest_search(
     let manifest = search.value(manifest.to_hex());
     let within = search.within(scope, "h.chat");
     let found = format!(
-        "SELECT h.sha256, h.since, 0 AS size, {others} AS others, {fails} AS fails, '' AS list, {EARLIEST} \
+        "SELECT h.agent, h.sha256, h.since, 0 AS size, {others} AS others, {fails} AS fails, '' AS list, {EARLIEST} \
          FROM chat_hashes h {table} \
          WHERE h.sha256 = {manifest} AND h.position = -1 AND {within}"
     );

@@ -16,8 +16,8 @@ use crate::read::{Coverage, Promise, object_at};
 pub struct Course {
     /// The blob, and where the caller may have it from.
     pub readable: Arc<Readable>,
-    /// The set has expired: its agents are asked once, and not waited for.
-    pub expired: bool,
+    /// Its agents are asked once, and not waited for: the set has expired, or another was waited for already.
+    pub impatient: bool,
     promise: Promise,
     /// The agents whose stored bytes the caller may have.
     agents: Arc<[Voucher]>,
@@ -25,7 +25,7 @@ pub struct Course {
 
 impl Course {
     /// The course of `range`, on which the caller has already been found to be.
-    pub fn new(readable: Readable, range: ByteRange, expired: bool) -> Self {
+    pub fn new(readable: Readable, range: ByteRange, impatient: bool) -> Self {
         let promise = Promise::new(range, readable.size, readable.chunks.as_deref());
         let mut agents: Vec<Voucher> = Vec::new();
         for source in &readable.sources {
@@ -34,7 +34,7 @@ impl Course {
                 agents.push(agent);
             }
         }
-        Self { readable: Arc::new(readable), expired, promise, agents: agents.into() }
+        Self { readable: Arc::new(readable), impatient, promise, agents: agents.into() }
     }
 
     /// How much of the range is checked before it can complete.
@@ -73,21 +73,29 @@ impl Course {
         };
         mine.sha256 == theirs.sha256
             && mine.size == theirs.size
-            && self.expired == other.expired
+            && self.impatient == other.impatient
             && same_chunks
             && mine.sources == theirs.sources
     }
 
-    /// Looks for the bytes at `position` in the cache.
+    /// Looks for the bytes at `position` in the cache, where they may be about to be: another reader's feed may have come
+    /// into the middle of them.
     pub fn look_up(&self, cache: &Arc<Cache>, position: u64) -> Option<BoxFuture<'static, Option<Stored>>> {
         let readable = &self.readable;
         let object = object_at(position, (readable.size, readable.sha256), readable.chunks.as_deref())?;
         let (cache, agents) = (Arc::clone(cache), Arc::clone(&self.agents));
-        // What is not held costs nothing but this.
-        if !cache.holds(&object.sha256) {
+        let wanted = Wanted { sha256: object.sha256, length: object.range.len(), agents: &agents };
+        let rest = self.promise.rest(position);
+        let instead = rest.end.min(object.range.end).saturating_sub(rest.start.max(object.range.start));
+        let awaited = cache.awaited(&wanted, instead);
+        // What is not held costs nothing but this. It is not written any more before it is held.
+        if awaited.is_none() && !cache.holds(&object.sha256) {
             return None;
         }
         let find = async move {
+            if let Some(waiting) = awaited {
+                waiting.wait().await;
+            }
             let wanted = Wanted { sha256: object.sha256, length: object.range.len(), agents: &agents };
             cache.find(wanted, position - object.range.start).await
         };

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::budget::Admission;
 use super::course::Course;
 use super::live::{Live, State, TransferId};
+use super::pacing::Pacing;
 use super::spool::Given;
 use super::whereabouts::Whereabouts;
 use super::{TransferError, Transfers};
@@ -31,6 +32,8 @@ pub struct Cursor {
     wanted: Wanted,
     from: From,
     position: u64,
+    /// What it may have at most, if there is a limit.
+    pacing: Option<Box<Pacing>>,
     /// A piece that came before anybody asked for it.
     first: Option<Bytes>,
 }
@@ -49,8 +52,10 @@ enum From {
     Nowhere,
     /// It is looked for in the cache.
     Looking(BoxFuture<'static, Option<Stored>>),
-    /// The cache: bytes are on their way.
-    Cache(BoxFuture<'static, io::Result<(Stored, Bytes)>>),
+    /// The cache. A reader that has stopped holds none of its bytes.
+    Cache(Stored),
+    /// The cache, whose disk is waited for.
+    Disk(BoxFuture<'static, io::Result<(Stored, Bytes)>>),
     /// A feed.
     Feed,
     /// The store.
@@ -62,9 +67,20 @@ impl Cursor {
         transfers: Arc<Transfers>,
         (live, whereabouts, admission): (Arc<Live>, Arc<Whereabouts>, Admission),
         wanted: Wanted,
+        pacing: Option<Box<Pacing>>,
     ) -> Self {
         let position = live.range.start;
-        Self { transfers, live, whereabouts, _admission: admission, wanted, from: From::Nowhere, position, first: None }
+        Self {
+            transfers,
+            live,
+            whereabouts,
+            _admission: admission,
+            wanted,
+            from: From::Nowhere,
+            position,
+            pacing,
+            first: None,
+        }
     }
 
     /// Waits for the first byte that may be released.
@@ -72,7 +88,7 @@ impl Cursor {
         let first = std::future::poll_fn(|cx| {
             self.whereabouts.register(cx);
             self.live.polled();
-            self.whereabouts.failed().map_or_else(|| self.poll_piece(cx), |error| Poll::Ready(Some(Err(error))))
+            self.whereabouts.failed().map_or_else(|| self.poll_paced(cx), |error| Poll::Ready(Some(Err(error))))
         });
         self.first = first.await.transpose()?;
         Ok(())
@@ -133,7 +149,7 @@ impl Cursor {
                 if !matches!(self.from, From::Feed) {
                     self.live.set_state(State::Reading);
                 }
-                ready!(self.poll_piece(cx))
+                ready!(self.poll_paced(cx))
             }
         };
         if let Some(Ok(piece)) = &next {
@@ -147,6 +163,22 @@ impl Cursor {
         Poll::Ready(next)
     }
 
+    /// The next bytes, when no rate holds them back.
+    fn poll_paced(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, TransferError>>> {
+        loop {
+            if let Some(pacing) = &mut self.pacing
+                && let Some(slice) = ready!(pacing.poll(cx, &self.live))
+            {
+                return Poll::Ready(Some(Ok(slice)));
+            }
+            let next = ready!(self.poll_piece(cx));
+            match (next, &mut self.pacing) {
+                (Some(Ok(piece)), Some(pacing)) => pacing.put(piece),
+                (next, _) => return Poll::Ready(next),
+            }
+        }
+    }
+
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, TransferError>>> {
         loop {
             if self.position == self.live.range.end {
@@ -155,19 +187,21 @@ impl Cursor {
             match &mut self.from {
                 From::Nowhere => self.look(),
                 From::Looking(looking) => match ready!(looking.poll_unpin(cx)) {
-                    Some(stored) => self.read(stored),
+                    Some(stored) => self.from = From::Cache(stored),
                     None => self.ride(),
                 },
-                From::Cache(reading) => match ready!(reading.poll_unpin(cx)) {
-                    Ok((stored, bytes)) => {
-                        self.position += bytes.len() as u64;
-                        self.read(stored);
+                From::Cache(_) => {
+                    if let Some(bytes) = self.read() {
                         return Poll::Ready(Some(Ok(bytes)));
                     }
-                    Err(error) => {
-                        tracing::warn!(transfer = %self.live.id, %error, "the cache failed: asking the agent");
-                        self.ride();
+                }
+                From::Disk(reading) => match ready!(reading.poll_unpin(cx)) {
+                    Ok((stored, bytes)) => {
+                        self.position += bytes.len() as u64;
+                        self.from = From::Cache(stored);
+                        return Poll::Ready(Some(Ok(bytes)));
                     }
+                    Err(error) => self.leave_cache(&error),
                 },
                 From::Feed => match ready!(self.whereabouts.poll_next(cx)) {
                     Given::Piece(bytes) => {
@@ -217,13 +251,30 @@ impl Cursor {
         }
     }
 
-    /// Goes on in the cache's object as far as it and the range go, one piece ahead of the reader.
-    fn read(&mut self, stored: Stored) {
+    /// The next bytes of the cache's object, as far as it and the range go, where they are in memory. Otherwise what is to be
+    /// done instead has begun.
+    fn read(&mut self) -> Option<Bytes> {
+        let From::Cache(mut stored) = std::mem::replace(&mut self.from, From::Nowhere) else { return None };
         let left = stored.left().min(self.live.range.end - self.position);
-        self.from = match usize::try_from(left).map_or(DATA_PAYLOAD, |left| left.min(DATA_PAYLOAD)) {
-            0 => From::Nowhere,
-            most => From::Cache(stored.read(most).boxed()),
-        };
+        let most = usize::try_from(left).map_or(DATA_PAYLOAD, |left| left.min(DATA_PAYLOAD));
+        if most == 0 {
+            return None;
+        }
+        match stored.read_now(most) {
+            Some(Ok(bytes)) => {
+                self.position += bytes.len() as u64;
+                self.from = From::Cache(stored);
+                return Some(bytes);
+            }
+            Some(Err(error)) => self.leave_cache(&error),
+            None => self.from = From::Disk(stored.read(most).boxed()),
+        }
+        None
+    }
+
+    fn leave_cache(&mut self, error: &io::Error) {
+        tracing::warn!(transfer = %self.live.id, %error, "the cache failed: asking the agent");
+        self.ride();
     }
 
     /// Rides on a feed: one that is there, or a new one.

@@ -81,6 +81,20 @@ impl TransferError {
 }
 
 impl TransferError {
+    /// Whether it is about who was asked: others may have the bytes.
+    pub fn is_of_sources(self) -> bool {
+        match self {
+            Self::AgentOffline | Self::AgentFailed | Self::Shorter | Self::HashMismatch | Self::BlobGone => true,
+            Self::TooManyTransfers { .. } => true,
+            Self::Unavailable | Self::ReaderStalled | Self::Revoked | Self::Cancelled => false,
+        }
+    }
+
+    /// Whether somebody was waited for in vain.
+    pub fn is_of_waiting(self) -> bool {
+        matches!(self, Self::AgentOffline | Self::TooManyTransfers { .. })
+    }
+
     /// What it is where the set has expired: its agents need not have the bytes, and are not waited for.
     pub fn of_expired(self) -> Self {
         match self {

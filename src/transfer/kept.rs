@@ -25,9 +25,10 @@ impl Transfers {
         range: ByteRange,
         cut: Option<CancellationToken>,
     ) -> Result<Cursor, TransferError> {
+        let pacing = self.pacing(&reader);
         let (who, blob) = ((reader, manifest.agent.clone()), (manifest.sha256, manifest.size, range));
-        let allowed = (manifest.places.clone(), manifest.as_of);
-        let mut cursor = self.enter(who, blob, allowed, cut, |_| Wanted::Manifest(manifest))?;
+        let allowed = (manifest.places.clone(), manifest.as_of, None);
+        let mut cursor = self.enter(who, blob, allowed, (cut, pacing), |_| Wanted::Manifest(manifest))?;
         cursor.begin().await?;
         Ok(cursor)
     }

@@ -1,7 +1,7 @@
 //! The transfers that run, for an operator to see and to end.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,10 +31,13 @@ pub enum State {
     Reading,
     /// The reader has not taken what is there.
     WaitingForReader,
+    /// More would be over a highest rate: the transfer's, its reader's or the agent's.
+    HeldByRate,
 }
 
 impl State {
-    const ALL: [Self; 4] = [Self::WaitingForAgent, Self::WaitingForSlot, Self::Reading, Self::WaitingForReader];
+    const ALL: [Self; 5] =
+        [Self::WaitingForAgent, Self::WaitingForSlot, Self::Reading, Self::WaitingForReader, Self::HeldByRate];
 
     /// The state's name.
     pub fn name(self) -> &'static str {
@@ -43,6 +46,7 @@ impl State {
             Self::WaitingForSlot => "waiting_for_slot",
             Self::Reading => "reading",
             Self::WaitingForReader => "waiting_for_reader",
+            Self::HeldByRate => "held_by_rate",
         }
     }
 }
@@ -69,6 +73,8 @@ pub struct Live {
     /// For how long something had been there when its reader last came, in milliseconds.
     ignored: AtomicU64,
     state: AtomicU8,
+    /// Its next bytes are here and may not go yet.
+    held: AtomicBool,
     sent: AtomicU64,
     /// What its reader was last told about it.
     pub(super) told: Mutex<Told>,
@@ -109,6 +115,7 @@ impl Live {
             ready: AtomicU64::new(0),
             ignored: AtomicU64::new(0),
             state: AtomicU8::new(State::WaitingForAgent as u8),
+            held: AtomicBool::new(false),
             sent: AtomicU64::new(0),
             told: Mutex::default(),
         }
@@ -171,6 +178,9 @@ impl Live {
 
     /// What it waits for, or does.
     pub fn state(&self) -> State {
+        if self.held.load(Ordering::Relaxed) {
+            return State::HeldByRate;
+        }
         let state = usize::from(self.state.load(Ordering::Relaxed));
         State::ALL.get(state).copied().unwrap_or(State::Reading)
     }
@@ -182,6 +192,10 @@ impl Live {
         if !asked.all.contains(agent) {
             asked.all.push(agent.clone());
         }
+    }
+
+    pub(super) fn set_held(&self, held: bool) {
+        self.held.store(held, Ordering::Relaxed);
     }
 
     pub(super) fn set_state(&self, state: State) {

@@ -6,6 +6,7 @@
 
 mod beside;
 mod budget;
+mod cached;
 mod course;
 mod cursor;
 mod error;
@@ -15,6 +16,7 @@ mod kept;
 mod live;
 pub mod location;
 mod mismatch;
+mod pacing;
 mod source;
 mod spool;
 mod tell;
@@ -43,7 +45,7 @@ use crate::content::Cache;
 use crate::events::{Events, Step};
 use crate::metrics::Metrics;
 use crate::protocol::limits::CREDIT_DEFAULT;
-use crate::protocol::{ByteRange, Principal, RequestId, Sha256};
+use crate::protocol::{ByteRange, Chunks, Principal, RequestId, Sha256};
 use crate::store::Place;
 use beside::Beside;
 use budget::{Admission, Budget};
@@ -51,6 +53,7 @@ use course::Course;
 use feeds::Feeds;
 use location::Locations;
 use mismatch::Mismatches;
+use pacing::{Pacing, SharedRate};
 use whereabouts::Whereabouts;
 
 /// How long and how much a transfer may.
@@ -68,6 +71,19 @@ pub struct Limits {
     pub memory_budget: u64,
     /// How many transfers may run at once.
     pub max_transfers: usize,
+    /// The highest rate of one transfer, in bytes a second.
+    pub transfer_rate: Option<u64>,
+    /// The highest rate of all transfers of one reader together, in bytes a second.
+    pub reader_rate: Option<u64>,
+}
+
+/// What one reader has.
+#[derive(Debug, Default)]
+struct Reader {
+    /// How many run.
+    running: usize,
+    /// What all of them share.
+    rate: Option<SharedRate>,
 }
 
 /// A transfer, and the ways to end it from outside.
@@ -78,6 +94,15 @@ struct Running {
     cut: Option<CancellationToken>,
     /// The chats that allow it.
     places: Arc<[Place]>,
+    /// What vouches for each chunk, where something does.
+    chunks: Option<Arc<Chunks>>,
+}
+
+impl Reader {
+    /// Whether nothing is lost by forgetting it.
+    fn is_idle(&self, now: tokio::time::Instant) -> bool {
+        self.running == 0 && self.rate.as_ref().is_none_or(|rate| pacing::is_full(rate, now))
+    }
 }
 
 impl Running {
@@ -105,8 +130,8 @@ pub struct Transfers {
     beside: Beside,
     mismatches: Mismatches,
     running: DashMap<TransferId, Running>,
-    /// How many each reader has running.
-    readers: DashMap<Principal, usize>,
+    /// Those that have transfers running, or whose rate is not theirs again in full.
+    readers: DashMap<Principal, Reader>,
     next_transfer: AtomicU64,
     next_request: AtomicU64,
     request_prefix: String,
@@ -132,6 +157,9 @@ impl Transfers {
     ) -> Arc<Self> {
         for outcome in TransferError::OUTCOMES {
             let _ = agents.metrics.transfers_ended.with_label_values(&[outcome]);
+        }
+        for limit in ["transfer", "reader", "agent"] {
+            let _ = agents.metrics.rate_waits.with_label_values(&[limit]);
         }
         for reason in feed::RESUMES {
             let _ = agents.metrics.resumes.with_label_values(&[reason]);
@@ -161,22 +189,36 @@ impl Transfers {
     }
 
     /// Begins a transfer, and answers with the first byte that may be released: what fails earlier has a status.
-    /// `cut` ends a response whose cursor may not be asked for a next byte for as long as its reader takes none.
+    /// `cut` ends a response whose cursor may not be asked for a next byte for as long as its reader takes none; `waits`:
+    /// for agents that cannot be asked at once.
     pub async fn open(
         self: &Arc<Self>,
         reader: Principal,
-        readable: Readable,
+        (readable, waits): (Readable, bool),
         range: ByteRange,
         cut: Option<CancellationToken>,
     ) -> Result<Cursor, TransferError> {
+        let pacing = self.pacing(&reader);
+        self.open_at(reader, (readable, waits), range, (cut, pacing)).await
+    }
+
+    /// The same at any pace.
+    async fn open_at(
+        self: &Arc<Self>,
+        reader: Principal,
+        (readable, waits): (Readable, bool),
+        range: ByteRange,
+        (cut, pacing): (Option<CancellationToken>, Option<Box<Pacing>>),
+    ) -> Result<Cursor, TransferError> {
         let begun = tokio::time::Instant::now();
-        let (places, as_of) = (readable.places.clone(), readable.as_of);
+        let allowed = (readable.places.clone(), readable.as_of, readable.chunks.clone());
         let agent = readable.sources.first().map(|source| source.agent.clone()).ok_or(TransferError::BlobGone)?;
         let wanted = (readable.sha256, readable.size, range);
         let lies = range.is_empty() && readable.size == 0 && readable.sha256 != Sha256::of(b"");
         let expires_at = readable.expires_at;
-        let course = |now| Course::new(readable, range, expires_at.is_some_and(|at| at <= now));
-        let mut cursor = self.enter((reader, agent), wanted, (places, as_of), cut, |now| Wanted::Blob(course(now)))?;
+        let course = |now| Course::new(readable, range, !waits || expires_at.is_some_and(|at| at <= now));
+        let mut cursor =
+            self.enter((reader, agent), wanted, allowed, (cut, pacing), |now| Wanted::Blob(course(now)))?;
         let expired = expires_at.is_some_and(|at| at <= cursor.live().since);
         if lies {
             return Err(cursor.fail(TransferError::HashMismatch));
@@ -195,8 +237,8 @@ impl Transfers {
         self: &Arc<Self>,
         (reader, agent): (Principal, Principal),
         blob: (Sha256, u64, ByteRange),
-        (places, as_of): (Arc<[Place]>, u64),
-        cut: Option<CancellationToken>,
+        (places, as_of, chunks): (Arc<[Place]>, u64, Option<Arc<Chunks>>),
+        (cut, pacing): (Option<CancellationToken>, Option<Box<Pacing>>),
         wanted: impl FnOnce(i64) -> Wanted,
     ) -> Result<Cursor, TransferError> {
         let admission = self.admit(&reader).inspect_err(|error| self.count_end(error.code()))?;
@@ -204,7 +246,7 @@ impl Transfers {
         let now = self.clock.unix_millis();
         let live = Arc::new(Live::new(id, (reader, agent), blob, now));
         let whereabouts = Arc::<Whereabouts>::default();
-        let running = Running { live: live.clone(), whereabouts: whereabouts.clone(), cut, places };
+        let running = Running { live: live.clone(), whereabouts: whereabouts.clone(), cut, places, chunks };
         self.running.insert(id, running.clone());
         self.tell(&running, Step::Begin, None);
         if self.access.has_moved_on(as_of) {
@@ -213,7 +255,21 @@ impl Transfers {
         }
         self.metrics.transfers_started.inc();
         self.metrics.transfers_running.inc();
-        Ok(Cursor::new(self.clone(), (live, whereabouts, admission), wanted(now)))
+        Ok(Cursor::new(self.clone(), (live, whereabouts, admission), wanted(now), pacing))
+    }
+
+    /// What one more transfer of a reader may have at most.
+    pub(super) fn pacing(&self, reader: &Principal) -> Option<Box<Pacing>> {
+        let mut rates = Vec::new();
+        let held = |limit| self.metrics.rate_waits.with_label_values(&[limit]);
+        if let Some(rate) = self.limits.transfer_rate {
+            rates.push((pacing::shared(rate), held("transfer")));
+        }
+        if let Some(rate) = self.limits.reader_rate {
+            let mut reader = self.readers.entry(reader.clone()).or_default();
+            rates.push((reader.rate.get_or_insert_with(|| pacing::shared(rate)).clone(), held("reader")));
+        }
+        Pacing::new(rates)
     }
 
     /// All of a blob, in memory. The caller bounds its size. Bytes are added to `brought` as they come.
@@ -224,7 +280,8 @@ impl Transfers {
         brought: &AtomicU64,
     ) -> Result<Bytes, TransferError> {
         let range = ByteRange::whole(readable.size);
-        let mut cursor = self.open(reader, readable, range, None).await?;
+        // What the gateway reads for itself has deadlines of its own.
+        let mut cursor = self.open_at(reader, (readable, true), range, (None, None)).await?;
         let mut bytes = BytesMut::with_capacity(usize::try_from(range.len()).unwrap_or(0));
         while let Some(piece) = std::future::poll_fn(|cx| cursor.poll_next(cx)).await {
             let piece = piece?;
@@ -234,10 +291,10 @@ impl Transfers {
         Ok(bytes.freeze())
     }
 
-    /// Whether a range from `start` on would continue bytes that may be wrong in `reader`'s hands: it is then answered whole.
-    pub fn is_spoilt(&self, reader: &Principal, readable: &Readable, start: u64) -> bool {
-        let mut sources = readable.sources.iter();
-        sources.any(|source| self.mismatches.spoil(reader, &source.agent, readable.sha256, start))
+    /// Whether a range from `start` on would continue bytes of one of these agents that may be wrong in `reader`'s hands:
+    /// it is then answered whole.
+    pub fn is_spoilt(&self, reader: &Principal, agents: &[Principal], sha256: Sha256, start: u64) -> bool {
+        agents.iter().any(|agent| self.mismatches.spoil(reader, agent, sha256, start))
     }
 
     /// Lets another process have the cache, once no transfer runs any more.
@@ -268,11 +325,11 @@ impl Transfers {
     /// Admits a transfer: one reader gets about its share of them at most (two that come at once may both pass).
     fn admit(&self, reader: &Principal) -> Result<Admission, TransferError> {
         let share = self.budget.share();
-        if self.readers.get(reader).is_some_and(|running| *running >= share) {
+        if self.readers.get(reader).is_some_and(|reader| reader.running >= share) {
             return Err(TransferError::TooManyTransfers { limit: share });
         }
         let admitted = self.budget.admit()?;
-        *self.readers.entry(reader.clone()).or_default() += 1;
+        self.readers.entry(reader.clone()).or_default().running += 1;
         Ok(admitted)
     }
 
@@ -286,9 +343,10 @@ impl Transfers {
         if let Some((_, running)) = self.running.remove(&live.id) {
             self.tell(&running, Step::End, Some(outcome));
         }
-        self.readers.remove_if_mut(&live.reader, |_, running| {
-            *running = running.saturating_sub(1);
-            *running == 0
+        let now = tokio::time::Instant::now();
+        self.readers.remove_if_mut(&live.reader, |_, reader| {
+            reader.running = reader.running.saturating_sub(1);
+            reader.is_idle(now)
         });
         self.metrics.transfers_running.dec();
         self.count_end(outcome);

@@ -16,6 +16,7 @@ use super::TransferError;
 use super::budget::Allowance;
 use super::live::{Live, State as Doing};
 use crate::protocol::{ByteRange, Principal};
+use crate::read::window;
 
 /// The least that a piece counts for, so that an agent that sends tiny frames gains no room by it.
 const PIECE_COST: usize = 4 * 1024;
@@ -251,6 +252,18 @@ impl Spool {
         state.seats.iter().for_each(|seat| seat.live.set_agent(agent));
     }
 
+    /// Whose cursors are here, each once.
+    pub fn readers(&self) -> Vec<Principal> {
+        let state = self.lock();
+        let mut readers: Vec<Principal> = Vec::with_capacity(state.seats.len());
+        for seat in &state.seats {
+            if !readers.contains(&seat.live.reader) {
+                readers.push(seat.live.reader.clone());
+            }
+        }
+        readers
+    }
+
     /// The transfers whose cursors are here.
     pub fn transfers(&self) -> Vec<Arc<Live>> {
         self.lock().seats.iter().map(|seat| seat.live.clone()).collect()
@@ -261,7 +274,7 @@ impl Spool {
     pub fn room(&self, window: u32, granted: u32, frame: usize) -> usize {
         let mut state = self.lock();
         let now = Instant::now();
-        state.wake_at = u64::from(window) * frame as u64 / 2;
+        state.wake_at = u64::from(window::step(window)) * frame as u64;
         state.end_of_youth(now);
         loop {
             let ahead = state.ahead();

@@ -32,6 +32,7 @@ impl Transfers {
         loop {
             tokio::time::sleep(pause).await;
             let now = Instant::now();
+            self.readers.retain(|_, reader| !reader.is_idle(now));
             for running in self.all() {
                 if running.cut.is_some() && running.live.ignored_for(now) >= stall {
                     tracing::warn!(transfer = running.live.id.0, reader = %running.live.reader,

@@ -137,3 +137,15 @@ async fn strangers_do_not_make_the_agent_ask_again_and_again() {
     assert_eq!(ask(address, KEY).await, (200, String::new()));
     agent.stop().await;
 }
+
+#[tokio::test]
+async fn a_gateway_that_comes_up_after_its_agent_is_let_in_at_once() {
+    let dir = folder(&[("large.bin", &large())]);
+    let keys = Keys::answering(|| StatusCode::SERVICE_UNAVAILABLE.into_response()).await;
+    // Longer than this test may take.
+    let (agent, address) = agent(dir.path(), &keys, Duration::from_secs(600)).await;
+    assert_eq!(ask(address, KEY).await, (401, "key_set_unreachable".to_owned()));
+    keys.answer(published(&[KEY]));
+    eventually("its key", async || (ask(address, KEY).await.0 == 200).then_some(())).await;
+    agent.stop().await;
+}

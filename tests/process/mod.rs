@@ -120,6 +120,16 @@ impl Gateway {
         Self { process, dir, address, ops, args }
     }
 
+    /// Ends it by SIGKILL, whatever it is doing, and starts it again at the same addresses, after `meanwhile` was done in
+    /// its folder.
+    pub fn crash(self, meanwhile: impl FnOnce(&Path)) -> Self {
+        let Self { process, dir, address, ops, args } = self;
+        drop(process);
+        meanwhile(dir.path());
+        let (process, address, ops) = serve(dir.path(), address, ops, args);
+        Self { process, dir, address, ops, args }
+    }
+
     /// What `sluice token …` prints.
     pub fn token(&self, args: &[&str]) -> String {
         let output = sluice(&[&["token"], args].concat()).current_dir(self.dir.path()).output().unwrap();
@@ -170,9 +180,12 @@ impl Gateway {
 fn serve(dir: &Path, listen: SocketAddr, ops: SocketAddr, more: &[&str]) -> (Process, SocketAddr, SocketAddr) {
     let (listen, ops) = (listen.to_string(), ops.to_string());
     // What is kept is not asked for again: these tests want agents asked.
-    let args = ["serve", "--listen", &listen, "--ops-listen", &ops, "--log-format", "json", "--cache-size", "0"];
+    let args = ["serve", "--listen", &listen, "--ops-listen", &ops, "--log-format", "json"];
     let mut command = sluice(&args);
     command.current_dir(dir).args(more);
+    if !more.contains(&"--cache-size") {
+        command.args(["--cache-size", "0"]);
+    }
     let mut process = Process::spawn(command);
     let serving = process.wait_for("line that says it serves", |line| {
         serde_json::from_str::<Value>(line).ok().filter(|line| line["message"] == "serving")

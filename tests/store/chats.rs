@@ -1,7 +1,7 @@
 //! Chats with their participants and sessions, and the names of agents.
 
 use sluice::protocol::{AgentName, Principal};
-use sluice::store::{Added, Binding, Claim};
+use sluice::store::{Added, Binding, Claim, Quota, Store, StoreOptions, TooManyNames};
 
 use super::db::TestDatabase;
 use super::sets::{announcement, id, open, set};
@@ -13,6 +13,7 @@ on_both_databases!(
     a_session_is_bound_once,
     one_of_many_claims_gets_the_name,
     an_agent_that_may_have_one_name_gets_one_however_many_it_asks_for,
+    names_are_taken_up_to_a_bound,
     who_is_known_at_a_host,
     agents_are_listed_by_page,
     a_deleted_chat_leaves_nothing,
@@ -100,6 +101,35 @@ async fn an_agent_that_may_have_one_name_gets_one_however_many_it_asks_for(datab
     let name: AgentName = id(&format!("name{}", held[0]));
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == Claim::Other(name.clone())).count(), 7);
     assert_eq!(store.claim_only_name(&name, &id(FLOW), 100_000).await.unwrap(), Claim::Held);
+}
+
+async fn names_are_taken_up_to_a_bound(database: &TestDatabase) {
+    let quota = Quota { names: 3, named_strangers_of_host: 2, ..Quota::default() };
+    let store = Store::open(&database.url, StoreOptions { quota, ..StoreOptions::default() }).await.unwrap();
+    let claim = async |name: &str, agent: &str| store.claim_name(&id(name), &id(agent), 1).await.unwrap();
+    for name in ["a1", "a2", "a3"] {
+        assert_eq!(claim(name, "agent:a").await, Claim::Held);
+    }
+    assert_eq!(claim("a4", "agent:a").await, Claim::TooMany(TooManyNames::Agent));
+    assert_eq!(store.agent_by_name(&id("a4")).await.unwrap(), None);
+    // What it holds it goes on to hold, what another has is the other's, and a name that was refused is free.
+    assert_eq!(store.claim_name(&id("a1"), &id("agent:a"), 1_000_000).await.unwrap(), Claim::Held);
+    assert_eq!(claim("a1", "agent:b").await, Claim::Foreign);
+    assert_eq!(claim("a4", "agent:b").await, Claim::Held);
+    // One host has many URLs.
+    let own = async |name: &str, agent: &str| store.claim_only_name(&id(name), &id(agent), 1).await.unwrap();
+    for n in 1..3 {
+        assert_eq!(own(&format!("e{n}"), &format!("agent:https://evil.example/{n}")).await, Claim::Held);
+    }
+    for url in ["https://evil.example/3", "https://EVIL.example:443/4"] {
+        assert_eq!(own("e3", &format!("agent:{url}")).await, Claim::TooMany(TooManyNames::Host), "{url}");
+    }
+    assert_eq!(own("g", "agent:https://good.example/1").await, Claim::Held);
+    assert_eq!(own("e1", "agent:https://evil.example/1").await, Claim::Held);
+    // Whom an operator lets in is no stranger, and takes nobody's place.
+    store.put_chat(&id("c1"), None, &[id("agent:https://evil.example/3")]).await.unwrap();
+    assert_eq!(own("e3", "agent:https://evil.example/3").await, Claim::Held);
+    assert_eq!(own("e4", "agent:https://evil.example/4").await, Claim::TooMany(TooManyNames::Host));
 }
 
 async fn who_is_known_at_a_host(database: &TestDatabase) {

@@ -13,6 +13,7 @@ on_both_databases!(
     a_set_of_10_000_entries,
     sets_are_listed_newest_first_by_page,
     orphaned_manifests_are_swept,
+    what_the_sets_of_chats_list_is_told_in_parts,
 );
 
 async fn two_agents_share_one_manifest(database: &TestDatabase) {
@@ -102,4 +103,50 @@ async fn orphaned_manifests_are_swept(database: &TestDatabase) {
     chat_with_session(&store, "c2", "s2").await;
     stored(store.commit_announcement(announcement(FLOW, Some("s2"), gone.clone())).await.unwrap());
     assert_eq!(store.entries(&id("c2"), &gone.identity, None, 10).await.unwrap().items.len(), 1);
+}
+
+async fn what_the_sets_of_chats_list_is_told_in_parts(database: &TestDatabase) {
+    let store = open(database).await;
+    chat_with_session(&store, "c1", "s1").await;
+    // More entries than are looked at once, and more hashes than are read at once.
+    let hash = |n: u64| Sha256::of(&n.to_be_bytes());
+    let entry = |n: u64| {
+        let chunks: Vec<_> = (0..200).map(|chunk| hash(1000 * n + chunk + 1).to_hex()).collect();
+        let mut entry = json!({
+            "path": format!("{n:04}.bin"), "size": 200 * 262_144, "sha256": hash(1000 * n).to_hex(),
+            "mediaType": "application/octet-stream",
+        });
+        if n % 2 == 0 {
+            entry["chunks"] = json!({ "chunkSize": 262_144, "hashes": chunks });
+        }
+        entry
+    };
+    let mut value = sets::value(&[], None);
+    value["entries"] = (0..1200).map(entry).collect();
+    let manifest = sets::read(&value);
+    let identity = manifest.identity;
+    stored(store.commit_announcement(announcement(FLOW, Some("s1"), manifest)).await.unwrap());
+    let (mut all, mut from, mut parts) = (Vec::new(), Some(0), 0);
+    while let Some(place) = from {
+        let listed = store.listed(&identity, place).await.unwrap();
+        assert!(listed.hashes.len() <= 66_000, "{} at once", listed.hashes.len());
+        (from, parts) = (listed.next, parts + 1);
+        all.extend(listed.hashes);
+    }
+    let chunks = |n: u64| if n % 2 == 0 { 0..201 } else { 0..1 };
+    let mut expected: Vec<_> = (0..1200).flat_map(|n| chunks(n).map(move |at| hash(1000 * n + at))).collect();
+    (all.sort(), expected.sort());
+    assert!(all == expected && parts >= 3, "{} hashes in {parts} parts", all.len());
+    // Only what is in a chat, and has not expired, page by page.
+    stored(store.commit_announcement(announcement(FLOW, None, set(&[("a", "in no chat")]))).await.unwrap());
+    let other = set(&[("a", "other")]);
+    stored(store.commit_announcement(announcement(FLOW, Some("s1"), other.clone())).await.unwrap());
+    let mut both = [identity, other.identity];
+    both.sort();
+    assert_eq!(store.manifests_in_chats(None, 0, 10).await.unwrap(), both);
+    assert_eq!(store.manifests_in_chats(None, 0, 1).await.unwrap(), both[..1]);
+    assert_eq!(store.manifests_in_chats(Some(both[0]), 0, 10).await.unwrap(), both[1..]);
+    assert_eq!(store.manifests_in_chats(Some(both[1]), 0, 10).await.unwrap(), []);
+    store.delete_chat(&id("c1")).await.unwrap();
+    assert_eq!(store.manifests_in_chats(None, 0, 10).await.unwrap(), []);
 }

@@ -13,6 +13,7 @@ on_both_databases!(
     opening_again_finds_what_was_kept,
     a_newer_or_changed_or_half_migrated_database_is_refused,
     a_database_that_needs_migrations_is_refused_unless_asked,
+    a_database_with_somebody_elses_tables_is_left_as_it_is,
 );
 
 async fn opening_again_finds_what_was_kept(database: &TestDatabase) {
@@ -74,6 +75,21 @@ async fn a_database_that_needs_migrations_is_refused_unless_asked(database: &Tes
     assert!(refused.to_string().contains("sluice migrate"));
     open(database).await.close().await;
     Store::open(&database.url, only_look).await.unwrap();
+}
+
+async fn a_database_with_somebody_elses_tables_is_left_as_it_is(database: &TestDatabase) {
+    if let Some(folder) = database.folder() {
+        std::fs::write(folder.join("sluice.db"), "").unwrap();
+    }
+    sqlx::any::install_default_drivers();
+    execute(database, "CREATE TABLE sessions (theirs TEXT)").await;
+    // However often it is tried.
+    for _ in 0..2 {
+        let refused = Store::open(&database.url, StoreOptions::default()).await.unwrap_err();
+        assert!(matches!(refused, OpenError::Foreign { .. }), "{refused}");
+        assert!(refused.to_string().ends_with("use an empty database"), "{refused}");
+    }
+    execute(database, "SELECT theirs FROM sessions").await;
 }
 
 #[tokio::test]

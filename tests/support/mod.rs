@@ -5,6 +5,7 @@
 pub mod agent;
 pub mod behaviour;
 pub mod db;
+pub mod disk;
 pub mod gateway;
 pub mod log;
 pub mod origin;
@@ -21,6 +22,7 @@ mod socket;
 
 pub use agent::{Agent, AgentBuilder, ConnectError};
 pub use behaviour::{Behaviour, Fault};
+pub use disk::Disk;
 pub use gateway::{Answer, Client, Download, Gateway, eventually, set_file, span};
 pub use log::{Event, Kind, What};
 pub use origin::Origin;

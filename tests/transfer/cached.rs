@@ -8,9 +8,11 @@ use crate::support::{Agent, SampleSet, bytes, span};
 
 const CHUNK: usize = 2 * FRAME;
 
-fn with_cache(layer: &mut Layer) {
+pub fn with_cache(layer: &mut Layer) {
     layer.cache_size = Some("64MiB".parse().unwrap());
     layer.agent_wait = Some(span("100ms"));
+    // On a busy machine the others' bytes take their time, and some readers here stop until they have come.
+    layer.stall_timeout = Some(span("10m"));
 }
 
 /// The set is downloaded once, and everything that the cache wants of it is there.

@@ -12,7 +12,7 @@ use super::super::AppState;
 use super::super::error::Problem;
 use super::{identify_until, reader};
 use crate::config::PublicUrl;
-use crate::identity::{Caller, OpaqueSecret};
+use crate::identity::{Caller, OpaqueSecret, Purpose};
 use crate::protocol::signature::is_signed;
 
 /// The request carries what [`Reader`](super::Reader) takes, or the cookie of a signed-in browser. It must be a handler's
@@ -53,7 +53,7 @@ impl FromRequestParts<AppState> for Stay {
         if ![Method::GET, Method::HEAD].contains(&parts.method) {
             same_origin(&parts.headers, &state.public_url)?;
         }
-        let cookie = cookie.as_deref().and_then(OpaqueSecret::parse);
+        let cookie = cookie.as_deref().and_then(|value| state.handed_out.read(Purpose::Browser, value));
         let browser = match &cookie {
             Some(secret) => state.handed_out.browser_until(secret).await?,
             None => None,
@@ -69,7 +69,7 @@ impl FromRequestParts<AppState> for Stay {
 
 /// Whom a cookie's value stands for.
 pub(in crate::http) async fn browser(value: Option<&str>, state: &AppState) -> Result<Option<Caller>, Problem> {
-    match value.and_then(OpaqueSecret::parse) {
+    match value.and_then(|value| state.handed_out.read(Purpose::Browser, value)) {
         Some(secret) => Ok(state.handed_out.browser(&secret).await?),
         None => Ok(None),
     }

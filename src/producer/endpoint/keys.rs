@@ -26,6 +26,8 @@ use crate::protocol::signature::{JWKS_PATH, KEY_SET_BYTES, KeySet, SignatureErro
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a set serves beyond its time while a newer one cannot be had.
 const STALE: Duration = Duration::from_secs(3600);
+/// How soon it is asked for again where there is none at all: the gateway may have come up since.
+const RETRY: Duration = Duration::from_millis(100);
 /// Most bytes of a response's head.
 const HEAD_BYTES: usize = 16 * 1024;
 
@@ -89,11 +91,17 @@ impl GatewayKeys {
         }
         let mut asked = self.asked.lock().await;
         // Somebody else may have fetched it meanwhile.
-        if !self.known().is_some_and(|known| serves(&known)) && asked.is_none_or(|at| at.elapsed() >= self.refetch) {
+        let known = self.known();
+        let pause = if known.is_none() { RETRY.min(self.refetch) } else { self.refetch };
+        if !known.is_some_and(|known| serves(&known)) && asked.is_none_or(|at| at.elapsed() >= pause) {
             *asked = Some(Instant::now());
             match timeout(FETCH_TIMEOUT, self.fetch()).await.unwrap_or(Err(Unfetched::Timeout)) {
                 Ok(fetched) => *self.known.write().unwrap_or_else(PoisonError::into_inner) = Some(fetched),
-                Err(error) => tracing::warn!(%error, "the gateway's keys cannot be fetched"),
+                Err(error) => {
+                    // One that was waited for in vain is left alone from now on, and not from when it was asked.
+                    *asked = Some(Instant::now());
+                    tracing::warn!(%error, "the gateway's keys cannot be fetched");
+                }
             }
         }
         let good = self.known().filter(|known| Instant::now() < known.until + STALE);

@@ -9,6 +9,7 @@ use super::upstream::Upstream;
 use crate::access::Remote;
 use crate::agents::{Read, Slot};
 use crate::protocol::limits::{DATA_PAYLOAD, READ_BYTES};
+use crate::read::{Held, window};
 use crate::transfer::TransferError;
 use crate::transfer::live::State;
 use crate::transfer::location::{Fetching, Wanted};
@@ -23,10 +24,20 @@ pub(super) struct Asked {
 impl Feed {
     /// Grants what there is room for, asks the next read, gives a slot up, looks for a source: whatever is due now.
     pub(super) fn ask(&mut self) -> Result<(), TransferError> {
+        let before = self.held.take();
+        let asked = self.ask_what_is_due();
+        if self.held.is_some() && before.is_none() {
+            self.transfers.metrics.rate_waits.with_label_values(&["agent"]).inc();
+        }
+        asked
+    }
+
+    fn ask_what_is_due(&mut self) -> Result<(), TransferError> {
         let now = Instant::now();
         let granted = self.granted();
         let mut frames = self.room(granted);
         self.turn.note(frames == 0 && granted == 0, now);
+        self.keeping.hold_up(frames == 0 && granted == 0);
         let contended = self.is_contended();
         let turn_is_over = contended && self.reads.front().is_some_and(|asked| self.turn.is_over(asked.at, now));
         let fetching = self.reads.front().is_some_and(|asked| asked.upstream.is_location());
@@ -35,41 +46,51 @@ impl Feed {
             // Nothing is on its way, so nothing is lost.
             self.drop_reads();
         }
-        if !turn_is_over {
-            frames -= self.grant(frames, now);
-        }
+        let spent = self.grant(if turn_is_over { 0 } else { frames }, granted, now);
+        frames -= spent;
         self.watch_contention(granted == 0 && frames == 0);
         self.pause_until.take_if(|until| now >= *until);
         if frames == 0 || self.plan.is_done() || self.pause_until.is_some() {
+            self.ready = None;
             return Ok(());
         }
         if self.reads.is_empty() {
+            if let Some(slot) = self.ready.take() {
+                self.ready = self.send_read(slot);
+                return Ok(());
+            }
             self.wanting_since.get_or_insert(now);
             self.find_source(now)?;
-            self.queue_up();
+            self.queue_up(now);
         } else if self.reads.len() == 1
             && self.reads[0].upstream.credit_needed() == 0
             && let Some(Path::Relay(link)) = &self.path
-            && let Some(slot) = link.slots.try_take()
+            && let Some(slot) = link.slots.try_take(&self.spool.readers())
         {
-            self.send_read(slot);
+            // Where there is no credit for it yet, somebody else has more use for the slot.
+            drop(self.send_read(slot));
         }
         Ok(())
     }
 
-    /// Asks the next read, now that there is a slot for it.
-    pub(super) fn send_read(&mut self, slot: Slot) {
-        let Some(Path::Relay(link)) = self.path.clone() else { return };
+    /// Asks the next read, now that there is a slot for it, which is handed back where there is no credit.
+    fn send_read(&mut self, slot: Slot) -> Option<Slot> {
+        let Some(Path::Relay(link)) = self.path.clone() else { return None };
         let now = Instant::now();
-        let credit = self.room(self.granted()).max(1);
+        let granted = self.granted();
+        let room = self.room(granted).max(1);
         let limit = if link.slots.is_contended() {
             // What the reader takes in a turn, but no less than what is granted anyway.
-            self.window.pace().unwrap_or(0).max(u64::from(credit) * DATA_PAYLOAD as u64)
+            self.window.pace().unwrap_or(0).max(u64::from(room) * DATA_PAYLOAD as u64)
         } else {
             READ_BYTES
         };
-        let Some(range) = self.plan.take(limit) else { return };
-        let credit = credit.min(frames_of(range.len()));
+        let longest = self.plan.remaining().min(limit).min(READ_BYTES);
+        let credit = self.lend(granted, room.min(frames_of(longest)), now);
+        if credit == 0 {
+            return Some(slot);
+        }
+        let range = self.plan.take(limit)?;
         let agent = self.sources.current().agent.clone();
         let asked = (self.transfers.request_id(), range, credit);
         match Read::ask(&link.mailbox, slot, agent, self.sha256, asked, now.into_std()) {
@@ -85,6 +106,7 @@ impl Feed {
                 self.pause(now);
             }
         }
+        None
     }
 
     /// Asks a place for all that is left: it is one request, and the connection carries the reader's pace.
@@ -117,27 +139,64 @@ impl Feed {
         u32::try_from(room).unwrap_or(u32::MAX)
     }
 
-    /// Gives credit to the reads that need it, in order, in steps of about half a window.
-    fn grant(&mut self, frames: u32, now: Instant) -> u32 {
-        let mut spent = 0;
+    /// Gives credit to the reads that need it, in order, in steps of a part of the window.
+    fn grant(&mut self, frames: u32, granted: u32, now: Instant) -> u32 {
+        let mut wanted = 0;
+        for asked in &self.reads {
+            wanted += self.due(asked, frames - wanted);
+        }
+        let lent = match self.reads.front() {
+            Some(asked) if asked.upstream.is_location() => wanted,
+            _ => self.lend(granted, wanted, now),
+        };
+        let mut left = lent;
         for asked in &mut self.reads {
-            let left = frames - spent;
-            let needed = asked.upstream.credit_needed();
-            let step = needed.min(self.window.frames().div_ceil(2));
-            let dry = asked.upstream.credit() == 0;
-            if left == 0 || needed == 0 || (left < step && !dry) {
+            let grant = left.min(asked.upstream.credit_needed());
+            if grant == 0 {
                 continue;
             }
-            let grant = left.min(needed);
-            if dry {
+            if asked.upstream.credit() == 0 {
                 self.transfers.metrics.credit_waits.inc();
                 self.last_progress = now;
             }
             asked.upstream.grant(grant, now);
             self.spool.set_state(State::Reading);
-            spent += grant;
+            left -= grant;
         }
-        spent
+        lent
+    }
+
+    /// How many of so many frames a read is to have now.
+    fn due(&self, asked: &Asked, frames: u32) -> u32 {
+        let needed = asked.upstream.credit_needed();
+        let worth_it = frames >= needed.min(window::step(self.window.frames())) || asked.upstream.credit() == 0;
+        if worth_it { frames.min(needed) } else { 0 }
+    }
+
+    /// What the link has to lend of the frames `wanted`, besides those `granted`. What it has not it wakes this feed for.
+    fn lend(&mut self, granted: u32, wanted: u32, now: Instant) -> u32 {
+        let Some(Path::Relay(link)) = &self.path else {
+            (self.ready, self.sharing) = (None, None);
+            return 0;
+        };
+        if self.sharing.as_ref().is_none_or(|sharing| !sharing.is_of(link.slots.credit())) {
+            if wanted == 0 {
+                return 0;
+            }
+            self.sharing = Some(link.slots.share());
+        }
+        let Some(sharing) = &self.sharing else { return 0 };
+        let share = sharing.ask(&self.spool.readers(), (granted, wanted), now.into_std());
+        self.hold(share.held);
+        share.frames
+    }
+
+    /// Takes note of whether the agent's rate holds this feed back.
+    pub(super) fn hold(&mut self, held: Option<Held>) {
+        if held.is_some() && self.granted() == 0 {
+            self.spool.set_state(State::HeldByRate);
+        }
+        self.held = held;
     }
 }
 

@@ -25,17 +25,22 @@ impl Feed {
         self.wanting_since = None;
         self.pause = PAUSES.0;
         self.sources.delivered();
-        if let Some(sample) = self.reads.front_mut().and_then(|asked| asked.upstream.take_round_trip()) {
+        let sample = self.reads.front_mut().and_then(|asked| asked.upstream.take_round_trip());
+        if let Some(sample) = sample {
             self.window.round_trip(sample);
+        }
+        if let Some(sharing) = &self.sharing {
+            sharing.came(bytes.len() as u64, sample, now.into_std());
         }
         let source = self.sources.place();
         let (span, position) = (self.verifier.span_start(), self.verifier.position());
         let (spool, keeping, fast) = (&self.spool, &mut self.keeping, self.window.is_fast());
         let (verifier, released) = (&mut self.verifier, &mut self.released);
+        let served_by = self.sources.current();
         let accept = || {
             verifier.accept(bytes, |piece| {
                 *released = true;
-                keeping.take(&piece);
+                keeping.take(&piece, served_by);
                 if piece.verified {
                     spool.verified(piece.start + piece.bytes.len() as u64);
                 }
@@ -50,9 +55,13 @@ impl Feed {
         // A span that began within this frame is this source's alone; one that went on may be another's in part.
         let went_on = |start| Some(start) == span && position > start;
         let alone = |start| !went_on(start) || self.span_source == Some(source);
-        let served_by = self.sources.current();
         self.keeping
             .settle(|object| (has_the_bytes(served_by) && alone(object.range.start)).then_some(&served_by.agent));
+        if checked.is_ok() && self.verifier.is_of_whole() && self.verifier.position() == self.size {
+            if has_the_bytes(served_by) && alone(0) {
+                self.transfers.access.proved(&served_by.agent, self.sha256, self.size);
+            }
+        }
         if let Err(mismatch) = checked {
             let alone = alone(mismatch.span.start);
             return self.on_mismatch(mismatch, alone);
@@ -69,7 +78,8 @@ impl Feed {
     fn on_mismatch(&mut self, mismatch: Mismatch, alone: bool) -> Result<(), TransferError> {
         self.transfers.metrics.hash_mismatches.inc();
         let source = &self.sources.current().agent;
-        for live in self.spool.transfers() {
+        // Of what was held back no reader has anything that it could go on from.
+        for live in self.spool.transfers().iter().filter(|_| mismatch.released) {
             self.transfers.mismatches.remember(&live.reader, source, self.sha256, mismatch.span);
         }
         self.keeping.drop_unfinished();
@@ -77,6 +87,9 @@ impl Feed {
             end = mismatch.span.end, agent = alone.then(|| tracing::field::display(source)),
             "bytes do not have the announced hash");
         if alone {
+            if self.verifier.is_of_whole() {
+                self.transfers.access.failed(source, self.sha256);
+            }
             self.sources.give_up(TransferError::HashMismatch);
         } else {
             self.sources.failed(TransferError::HashMismatch);
@@ -121,6 +134,9 @@ impl Feed {
                 self.count_resume("next_source");
             }
             Remedy::NextSource(error) => {
+                if error == TransferError::Shorter {
+                    self.transfers.access.failed(&self.sources.current().agent, self.sha256);
+                }
                 self.sources.give_up(error);
                 self.path = None;
                 self.count_resume("next_source");
@@ -149,7 +165,9 @@ impl Feed {
                 self.sources.give_up(TransferError::BlobGone);
                 self.count_resume("next_source");
             }
-            FetchEnd::Refused(Refusal::Unsupported | Refusal::Own | Refusal::Wrong(_) | Refusal::Unreachable(_)) => {
+            FetchEnd::Refused(
+                Refusal::Unsupported | Refusal::Own | Refusal::Denied(_) | Refusal::Wrong(_) | Refusal::Unreachable(_),
+            ) => {
                 self.sources.give_up(TransferError::AgentFailed);
                 self.count_resume("next_source");
             }

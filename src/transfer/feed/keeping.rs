@@ -14,6 +14,8 @@ pub(super) struct Keeping {
     unfinished: Option<Unfinished>,
     /// Verified, and not yet known to be whose.
     verified: Vec<Unfinished>,
+    /// The feed's readers leave no room.
+    held_up: bool,
 }
 
 #[derive(Debug)]
@@ -25,14 +27,16 @@ struct Unfinished {
 
 impl Keeping {
     pub(super) fn new(cache: Option<Arc<Cache>>) -> Self {
-        Self { cache, unfinished: None, verified: Vec::new() }
+        Self { cache, unfinished: None, verified: Vec::new(), held_up: false }
     }
 
-    /// Takes note of bytes that are being released.
-    pub(super) fn take(&mut self, released: &Released) {
+    /// Takes note of bytes from a source that are being released.
+    pub(super) fn take(&mut self, released: &Released, source: &Source) {
         let (Some(cache), Some(object)) = (&self.cache, released.object) else { return };
         if released.start == object.range.start {
-            let writer = cache.write(object.sha256, object.range.len());
+            // What its agent is not known to have will be vouched for by nobody.
+            let agent = has_the_bytes(source).then(|| Voucher::of(&source.agent));
+            let writer = agent.and_then(|agent| cache.write(object.sha256, object.range.len(), agent));
             self.unfinished = Some(Unfinished { object, writer });
         }
         if let Some(writer) = self.unfinished.as_mut().and_then(|unfinished| unfinished.writer.as_mut()) {
@@ -51,6 +55,15 @@ impl Keeping {
                 (Some(agent), None, Some(cache)) => cache.vouch(object.sha256, object.range.len(), agent),
                 (_, _, _) => {}
             }
+        }
+    }
+
+    /// Takes note of whether the feed's readers leave no room.
+    pub(super) fn hold_up(&mut self, held_up: bool) {
+        if std::mem::replace(&mut self.held_up, held_up) != held_up
+            && let Some(writer) = self.unfinished.as_ref().and_then(|unfinished| unfinished.writer.as_ref())
+        {
+            writer.hold_up(held_up);
         }
     }
 

@@ -25,9 +25,9 @@ use super::course::Course;
 use super::source::{Path, Sources};
 use super::spool::{ReadersDid, Spool};
 use super::{TransferError, Transfers};
-use crate::agents::{Slot, SlotRequest};
+use crate::agents::{Sharing, Slot, SlotRequest};
 use crate::protocol::{ByteRange, Sha256};
-use crate::read::{Coverage, Plan, Promise, Verifier, Window};
+use crate::read::{Coverage, Held, Plan, Promise, Verifier, Window};
 
 pub use events::RESUMES;
 
@@ -54,6 +54,12 @@ pub struct Feed {
     path: Option<Path>,
     reads: VecDeque<Asked>,
     slot: Option<SlotRequest>,
+    /// A slot whose read waits for its first credit.
+    ready: Option<Slot>,
+    /// The part in the credit of the link in use.
+    sharing: Option<Sharing>,
+    /// The agent's highest rate is reached; it may be tried again then.
+    held: Option<Held>,
     turn: Turn,
     waiting: Option<BoxFuture<'static, ()>>,
     timer: Pin<Box<Sleep>>,
@@ -64,8 +70,8 @@ pub struct Feed {
     last_progress: Instant,
     /// Since when there is room and no byte has come.
     wanting_since: Option<Instant>,
-    /// The set has expired: its agents are asked once, and not waited for.
-    expired: bool,
+    /// As [`Course::impatient`].
+    impatient: bool,
     /// A reader's response has begun, or may have.
     released: bool,
 }
@@ -76,6 +82,7 @@ enum Event {
     Reachable,
     Readers(ReadersDid),
     Contended,
+    Credit,
     Timer,
 }
 
@@ -104,6 +111,9 @@ impl Feed {
             path: None,
             reads: VecDeque::new(),
             slot: None,
+            ready: None,
+            sharing: None,
+            held: None,
             turn: Turn::default(),
             waiting: None,
             timer: Box::pin(tokio::time::sleep_until(now)),
@@ -111,7 +121,7 @@ impl Feed {
             pause: PAUSES.0,
             last_progress: now,
             wanting_since: None,
-            expired: course.expired,
+            impatient: course.impatient,
             released: begun,
             transfers,
         }
@@ -148,7 +158,7 @@ impl Feed {
             Event::Upstream(UpstreamEvent::FetchEnded(end)) => self.on_fetch_end(end),
             Event::Slot(slot) => {
                 self.slot = None;
-                self.send_read(slot);
+                self.ready = Some(slot);
                 Ok(())
             }
             Event::Reachable => {
@@ -162,7 +172,7 @@ impl Feed {
             }
             // Dropping the feed cancels its reads.
             Event::Readers(ReadersDid::Leave) => Err(TransferError::Cancelled),
-            Event::Contended => Ok(()),
+            Event::Contended | Event::Credit => Ok(()),
             Event::Timer => self.on_timer(),
         }
     }
@@ -185,6 +195,9 @@ impl Feed {
         if self.waiting.as_mut().is_some_and(|waiting| waiting.poll_unpin(cx).is_ready()) {
             return Poll::Ready(Event::Reachable);
         }
+        if self.sharing.as_ref().is_some_and(|sharing| sharing.poll_rung(cx).is_ready()) {
+            return Poll::Ready(Event::Credit);
+        }
         if self.turn.poll_contention(cx).is_ready() {
             return Poll::Ready(Event::Contended);
         }
@@ -196,6 +209,7 @@ impl Feed {
         let waits = self.waiting.is_some() || self.slot.is_some();
         let due = [
             self.pause_until,
+            self.held.and_then(|held| held.until).map(Instant::from_std),
             reading.then(|| self.last_progress + self.transfers.limits.read_timeout),
             self.wanting_since.filter(|_| waits).map(|since| since + self.patience()),
             self.spool.due(),

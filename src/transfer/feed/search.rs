@@ -6,12 +6,16 @@ use tokio::time::Instant;
 
 use super::Feed;
 use crate::protocol::limits::READ_BYTES;
+use crate::read::Held;
 use crate::transfer::TransferError;
 use crate::transfer::live::State;
 use crate::transfer::source::Path;
 
 /// The first and the longest pause before asking again what was refused.
 pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// How long to wait before looking again at a rate that only frames of others let through.
+const HELD_PAUSE: Duration = Duration::from_millis(100);
 
 impl Feed {
     /// Finds a source that can be asked, or begins to wait for one.
@@ -34,13 +38,20 @@ impl Feed {
     }
 
     /// Queues for a slot of the agent that was found, or asks the place that was found.
-    pub(super) fn queue_up(&mut self) {
+    pub(super) fn queue_up(&mut self, now: Instant) {
         match (&self.path, &self.slot) {
             (Some(Path::Relay(link)), None) => {
+                // A slot is of no use to what may not be asked.
+                let held = link.slots.credit().held(now.into_std());
                 let length = self.plan.remaining().min(READ_BYTES);
-                self.slot = Some(link.slots.request(length));
-                self.spool.set_state(State::WaitingForSlot);
-                self.transfers.metrics.slot_waits.inc();
+                if held.is_none()
+                    && let Some(slot) = link.slots.request(&self.spool.readers(), length)
+                {
+                    self.slot = Some(slot);
+                    self.spool.set_state(State::WaitingForSlot);
+                    self.transfers.metrics.slot_waits.inc();
+                }
+                self.hold(held.map(|held| Held { until: held.until.or(Some(now.into_std() + HELD_PAUSE)) }));
             }
             (Some(Path::Location(remote)), _) => {
                 let remote = remote.clone();
@@ -59,6 +70,7 @@ impl Feed {
     pub(super) fn lose_path(&mut self) {
         self.path = None;
         self.leave_queue();
+        (self.ready, self.sharing, self.held) = (None, None, None);
     }
 
     /// Asks nothing for a while, longer each time until a byte comes.
@@ -82,7 +94,7 @@ impl Feed {
         let limits = &self.transfers.limits;
         match self.released {
             true => limits.resume_window,
-            false if self.expired => Duration::ZERO,
+            false if self.impatient => Duration::ZERO,
             false => limits.agent_wait,
         }
     }

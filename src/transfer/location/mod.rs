@@ -49,7 +49,10 @@ pub enum Refusal {
     /// It takes no more transfers now.
     #[error("the place is busy")]
     Busy(Duration),
-    /// It does not have the bytes, or not for us, or not any longer.
+    /// It does not let this gateway have the bytes.
+    #[error("the place answers {0}: it does not take this gateway's signature, or wants another credential")]
+    Denied(u16),
+    /// It does not have the bytes, or not any longer.
     #[error("the place answers {0}")]
     Gone(u16),
     /// An answer that is not the range of the blob that was asked for.
@@ -76,6 +79,7 @@ impl Refusal {
             Self::Unsupported => "location_kind_unsupported",
             Self::Own => "own",
             Self::Busy(_) => "busy",
+            Self::Denied(_) => "denied",
             Self::Gone(_) => "gone",
             Self::Wrong(_) => "wrong",
             Self::Unreachable(_) => "unreachable",
@@ -83,7 +87,8 @@ impl Refusal {
     }
 }
 
-const OUTCOMES: [&str; 7] = ["answered", "location_kind_unsupported", "own", "busy", "gone", "wrong", "unreachable"];
+const OUTCOMES: [&str; 8] =
+    ["answered", "location_kind_unsupported", "own", "busy", "denied", "gone", "wrong", "unreachable"];
 const KINDS: [&str; 5] = ["https", "s3", "robutler", "oci", "other"];
 
 /// A range of a blob.
@@ -223,6 +228,7 @@ fn accept(fetched: Fetched, wanted: Wanted) -> Result<Fetched, Refusal> {
         200 if wanted.is_whole() => {}
         200 => return Err(Refusal::Wrong("the whole file for a range of it")),
         429 | 503 => return Err(Refusal::Busy(retry_after(headers))),
+        401 | 403 => return Err(Refusal::Denied(*status)),
         status => return Err(Refusal::Gone(status)),
     }
     if let Some(length) = headers.get(CONTENT_LENGTH)

@@ -41,7 +41,7 @@ impl Asker<'_> {
             self.tokens.forget(self.agent, &reference);
         }
         let challenge = single(&fetched.headers, &WWW_AUTHENTICATE).and_then(Challenge::parse);
-        let challenge = challenge.ok_or(Refusal::Gone(401))?;
+        let challenge = challenge.ok_or(Refusal::Denied(401))?;
         drop(fetched);
         let (bearer, expires_in) = self.token(&challenge, &reference).await?;
         let fetched = self.ask(url.clone(), Some(&bearer), wanted).await?;
@@ -104,7 +104,10 @@ impl Asker<'_> {
         }
         let fetched = self.outbound.get(Fetch::get(url, TOKEN_BYTES, self.timeout)).await?;
         if fetched.status != 200 {
-            return Err(Refusal::Gone(fetched.status));
+            return Err(match fetched.status {
+                status @ (401 | 403) => Refusal::Denied(status),
+                status => Refusal::Gone(status),
+            });
         }
         let bytes = fetched.bytes().await?;
         let answer: Answer = serde_json::from_slice(&bytes).map_err(|_| Refusal::Wrong("a malformed token"))?;
