@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use futures_util::{SinkExt as _, StreamExt as _};
 use rand::RngExt as _;
 use serde_json::{Value, json};
@@ -43,6 +43,15 @@ struct Shared {
     open: AtomicUsize,
     /// Connections that came about and got no session.
     failed: AtomicUsize,
+}
+
+impl Shared {
+    fn fail(&self, error: &anyhow::Error) {
+        // They are many, and for few reasons.
+        if self.failed.fetch_add(1, Ordering::Relaxed) == 0 {
+            eprintln!("the first connection of the agents without a session: {error:#}");
+        }
+    }
 }
 
 /// An agent of the fleet.
@@ -121,9 +130,8 @@ impl Agent {
                         idle(socket).await;
                         shared.open.fetch_sub(1, Ordering::Relaxed);
                     }
-                    Ok(Err(_)) | Err(_) => {
-                        shared.failed.fetch_add(1, Ordering::Relaxed);
-                    }
+                    Ok(Err(error)) => shared.fail(&error),
+                    Err(_) => shared.fail(&anyhow!("no session within {OPEN:?}")),
                 }
             }
             let step = FIRST_DELAY.saturating_mul(2_u32.saturating_pow(failures)).min(LONGEST_DELAY);
@@ -148,7 +156,7 @@ impl Agent {
             let Message::Text(text) = socket.next().await.context("the connection ended")?? else { continue };
             match serde_json::from_str::<Value>(&text)?["type"].as_str() {
                 Some("session.created") => return Ok(socket),
-                Some("session.error") => bail!("the session was refused"),
+                Some("session.error") => bail!("{text}"),
                 _ => {}
             }
         }

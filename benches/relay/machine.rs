@@ -97,11 +97,15 @@ pub fn raise_open_files() -> u64 {
     }
 }
 
+/// The first line of what a program says of itself.
+fn version(program: &Path, flag: &str) -> String {
+    said(program, flag).lines().next().unwrap_or("unknown").to_owned()
+}
+
 /// What a program says of itself, on whichever stream.
-pub fn version(program: &Path, flag: &str) -> String {
-    let Ok(said) = Command::new(program).arg(flag).output() else { return "unknown".to_owned() };
-    let said = [said.stdout, said.stderr].concat();
-    String::from_utf8_lossy(&said).lines().next().unwrap_or("unknown").to_owned()
+pub fn said(program: &Path, flag: &str) -> String {
+    let said = Command::new(program).arg(flag).output();
+    said.map(|said| String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned()).unwrap_or_default()
 }
 
 /// The first line of a file that begins with `name`, after its colon.

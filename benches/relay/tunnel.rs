@@ -61,9 +61,12 @@ impl Kind {
             Self::Ssh => ["ssh", "-V"],
             Self::Wstunnel => ["wstunnel", "--version"],
         };
-        let said = machine::find(program).map(|program| machine::version(&program, flag)).unwrap_or_default();
-        // rathole's first line is empty or a title of its own.
-        if said.is_empty() { self.name().to_owned() } else { said }
+        let said = machine::find(program).map(|program| machine::said(&program, flag)).unwrap_or_default();
+        match said.lines().find_map(|line| line.strip_prefix("Build Version:")) {
+            // rathole's way of saying it.
+            Some(version) => format!("{} {}", self.name(), version.trim()),
+            None => said.lines().next().unwrap_or(self.name()).to_owned(),
+        }
     }
 }
 
