@@ -18,6 +18,7 @@ use tokio_tungstenite::tungstenite::http::header::AUTHORIZATION;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// How many dial at once before they were all there; afterwards nothing holds them back but their own delays.
 const FIRST_DIALS: usize = 64;
@@ -71,10 +72,10 @@ impl Fleet {
         let (counts, ends) = (shared.clone(), stop.clone());
         let thread = thread::spawn(move || {
             runtime.block_on(async {
-                let first = Arc::new(Semaphore::new(FIRST_DIALS));
+                let (first, tasks) = (Arc::new(Semaphore::new(FIRST_DIALS)), TaskTracker::new());
                 for (name, token) in agents {
                     let agent = Agent { gateway, name, token };
-                    tokio::spawn(agent.run(counts.clone(), first.clone()));
+                    tasks.spawn(agent.run(counts.clone(), first.clone()));
                 }
                 ends.cancelled().await;
             });

@@ -25,6 +25,9 @@ struct Server<'a> {
     times: Times,
 }
 
+/// Those on one kind of connection.
+type Of = fn(&Times) -> &[f64];
+
 /// Milliseconds from the request to the byte.
 #[derive(Default)]
 struct Times {
@@ -73,7 +76,7 @@ pub(super) fn measure(place: &Place) -> anyhow::Result<Vec<Figure>> {
             }
         });
     }
-    let cases: [(&str, &Times, fn(&Times) -> &[f64], [f64; 2]); 3] = [
+    let cases: [(&str, &Times, Of, [f64; 2]); 3] = [
         ("new connection", relay, |times| &times.new, [0.60, 0.80]),
         ("kept connection, from the cache", cache, |times| &times.kept, [0.80, 0.80]),
         ("kept connection, from the agent", relay, |times| &times.kept, [1.5, 1.5]),

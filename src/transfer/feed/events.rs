@@ -57,10 +57,9 @@ impl Feed {
         let alone = |start| !went_on(start) || self.span_source == Some(source);
         self.keeping
             .settle(|object| (has_the_bytes(served_by) && alone(object.range.start)).then_some(&served_by.agent));
-        if checked.is_ok() && self.verifier.is_of_whole() && self.verifier.position() == self.size {
-            if has_the_bytes(served_by) && alone(0) {
-                self.transfers.access.proved(&served_by.agent, self.sha256, self.size);
-            }
+        let is_whole = checked.is_ok() && self.verifier.is_of_whole() && self.verifier.position() == self.size;
+        if is_whole && has_the_bytes(served_by) && alone(0) {
+            self.transfers.access.proved(&served_by.agent, self.sha256, self.size);
         }
         if let Err(mismatch) = checked {
             let alone = alone(mismatch.span.start);
