@@ -1,5 +1,6 @@
 //! What was measured, what it is held against, and the table of it all.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use crate::machine::Machine;
 #[derive(Debug)]
 pub struct Figure {
     /// What was measured.
-    pub what: &'static str,
+    pub what: Cow<'static, str>,
     /// The gateway's side.
     pub value: f64,
     /// What was measured beside it, and is the base of the ratio or the difference.
@@ -37,18 +38,23 @@ enum Goal {
 
 impl Figure {
     /// A figure that stands for itself.
-    pub fn value(what: &'static str, value: f64, unit: &'static str) -> Self {
-        Self { what, value, beside: None, unit, judged: Judged::Value, goal: None }
+    pub fn value(what: impl Into<Cow<'static, str>>, value: f64, unit: &'static str) -> Self {
+        Self { what: what.into(), value, beside: None, unit, judged: Judged::Value, goal: None }
     }
 
     /// A figure that counts as a multiple of what was measured `beside` it.
-    pub fn ratio(what: &'static str, value: f64, beside: f64, unit: &'static str) -> Self {
-        Self { what, value, beside: Some(beside), unit, judged: Judged::Ratio, goal: None }
+    pub fn ratio(what: impl Into<Cow<'static, str>>, value: f64, beside: f64, unit: &'static str) -> Self {
+        Self { what: what.into(), value, beside: Some(beside), unit, judged: Judged::Ratio, goal: None }
     }
 
     /// A figure that counts as what it adds to what was measured `beside` it.
-    pub fn difference(what: &'static str, value: f64, beside: f64, unit: &'static str) -> Self {
-        Self { what, value, beside: Some(beside), unit, judged: Judged::Difference, goal: None }
+    pub fn difference(what: impl Into<Cow<'static, str>>, value: f64, beside: f64, unit: &'static str) -> Self {
+        Self { what: what.into(), value, beside: Some(beside), unit, judged: Judged::Difference, goal: None }
+    }
+
+    /// What was measured beside it is shown, and the goal is about the figure itself.
+    pub fn on_its_own(self) -> Self {
+        Self { judged: Judged::Value, ..self }
     }
 
     /// The goal is met from `least` on.
@@ -140,7 +146,7 @@ impl fmt::Display for Table {
             };
             lines.push([
                 (*row).to_owned(),
-                figure.what.to_owned(),
+                figure.what.to_string(),
                 number(figure.value),
                 figure.beside.map(number).unwrap_or_default(),
                 figure.unit.to_owned(),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ pub struct Machine {
 }
 
 /// Looks around. `file` says what is read, and where it lies.
-pub fn describe(sluice: &Path, nginx: Option<&str>, file: String) -> Machine {
+pub fn describe(sluice: &Path, nginx: Option<&Path>, tunnels: String, file: String) -> Machine {
     let model = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown CPU".to_owned());
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     Machine {
@@ -25,10 +25,8 @@ pub fn describe(sluice: &Path, nginx: Option<&str>, file: String) -> Machine {
             ("machine", format!("{} cores, {model}, Linux {}", cores(), kernel.trim())),
             ("load", load().to_string()),
             ("sluice", version(sluice, "--version")),
-            (
-                "nginx",
-                nginx.map_or_else(|| "not installed: no rows beside it".into(), |path| version(Path::new(path), "-v")),
-            ),
+            ("nginx", nginx.map_or_else(|| "not installed: no rows beside it".into(), |path| version(path, "-v"))),
+            ("tunnels", tunnels),
             ("file", file),
         ],
     }
@@ -81,11 +79,33 @@ pub fn socket_memory(port: u16) -> Vec<f64> {
     memories.map(|(fields, _)| held(fields)).collect()
 }
 
-/// What a program says of itself, on whichever stream.
+/// A program by its name: on the path, or where daemons are.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));
+    places.map(|place| place.join(program)).find(|file| file.is_file())
+}
+
+/// Lets this process, and those it starts, open as many files as the system allows it, and says how many that are.
+pub fn raise_open_files() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    // Where that is refused, it stays as it was.
+    match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        Ok(()) => maximum.unwrap_or(u64::MAX),
+        Err(_) => current.unwrap_or(u64::MAX),
+    }
+}
+
+/// The first line of what a program says of itself.
 fn version(program: &Path, flag: &str) -> String {
-    let Ok(said) = Command::new(program).arg(flag).output() else { return "unknown".to_owned() };
-    let said = [said.stdout, said.stderr].concat();
-    String::from_utf8_lossy(&said).lines().next().unwrap_or("unknown").to_owned()
+    said(program, flag).lines().next().unwrap_or("unknown").to_owned()
+}
+
+/// What a program says of itself, on whichever stream.
+pub fn said(program: &Path, flag: &str) -> String {
+    let said = Command::new(program).arg(flag).output();
+    said.map(|said| String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned()).unwrap_or_default()
 }
 
 /// The first line of a file that begins with `name`, after its colon.

@@ -4,12 +4,17 @@
 //! reader that costs as little as possible. What each row means stands in `benches/README.md`.
 
 mod client;
+mod delay;
 mod figure;
+mod fleet;
+mod heartbeat;
 mod machine;
+mod nginx;
 mod process;
 mod proxy;
 mod rows;
 mod stage;
+mod tunnel;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -57,6 +62,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let machine = machine::describe(
         &place.sluice,
         place.nginx(),
+        tunnel::describe(),
         format!("{} bytes on {}", place.file_bytes, place.dir().display()),
     );
     println!("{machine}\n");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 
 use crate::machine;
 
@@ -44,6 +44,17 @@ impl Process {
             }
             std::thread::sleep(LOOK_EVERY);
         }
+    }
+
+    /// Tells it to end, and waits until it has.
+    pub fn terminate(&mut self, limit: Duration) -> anyhow::Result<()> {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::TERM)?;
+        let deadline = Instant::now() + limit;
+        while self.child.try_wait()?.is_none() {
+            ensure!(Instant::now() < deadline, "a process does not end: see {}", self.log.display());
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
     }
 
     /// Processor time used so far, in seconds.

@@ -1,24 +1,30 @@
-//! What a row is measured on: a folder in memory, nginx, a gateway and its agent.
+//! What a row is measured on: a folder in memory, a gateway and its agent.
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
+use sluice::clock::Clock;
+use sluice::identity::{Identity, Tokens};
+use sluice::protocol::Principal;
 
 use crate::client::Connection;
+use crate::machine;
 use crate::process::Process;
 
 /// How long a process may take to get ready; an agent hashes its folder first.
-const READY: Duration = Duration::from_secs(60);
+pub const READY: Duration = Duration::from_secs(60);
 const BLOCK: usize = 1 << 20;
 const CHAT: &str = "bench";
 const READER: &str = "user:bench";
+/// The setting of a gateway that keeps no bytes.
+pub const NO_CACHE: (&str, &str) = ("SLUICE_CACHE_SIZE", "0");
 
 /// The temporary folder, and what the whole run is about.
 #[derive(Debug)]
@@ -27,7 +33,7 @@ pub struct Place {
     keep: bool,
     /// The binary that is measured.
     pub sluice: PathBuf,
-    nginx: Option<&'static str>,
+    nginx: Option<PathBuf>,
     /// Size of the file that is read.
     pub file_bytes: u64,
     /// Whether the run only shows that everything works.
@@ -41,10 +47,15 @@ impl Place {
         let memory = Path::new("/dev/shm");
         let root = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let dir = tempfile::Builder::new().prefix("sluice-bench-").tempdir_in(root)?.keep();
-        let nginx = ["/usr/sbin/nginx", "/usr/local/sbin/nginx", "/usr/bin/nginx"];
-        let nginx = nginx.into_iter().find(|path| Path::new(path).exists());
         let sluice = sluice.unwrap_or(Path::new(env!("CARGO_BIN_EXE_sluice"))).canonicalize()?;
-        let place = Self { dir, keep, sluice, nginx, file_bytes: if quick { 256 << 20 } else { 1 << 30 }, quick };
+        let place = Self {
+            dir,
+            keep,
+            sluice,
+            nginx: machine::find("nginx"),
+            file_bytes: if quick { 256 << 20 } else { 1 << 30 },
+            quick,
+        };
         place.folder("shared", place.file_bytes)?;
         Ok(place)
     }
@@ -55,8 +66,8 @@ impl Place {
     }
 
     /// The nginx that is installed.
-    pub fn nginx(&self) -> Option<&'static str> {
-        self.nginx
+    pub fn nginx(&self) -> Option<&Path> {
+        self.nginx.as_deref()
     }
 
     /// `full` runs what a row is about, `quick` a small part of it.
@@ -90,49 +101,6 @@ impl Drop for Place {
     }
 }
 
-/// nginx with one worker, serving the same file from the same folder by `sendfile`.
-#[derive(Debug)]
-pub struct Nginx {
-    /// The process, which is its own worker.
-    pub process: Process,
-    /// Where it listens.
-    pub address: SocketAddr,
-}
-
-impl Nginx {
-    /// The path of the file.
-    pub const PATH: &str = "/data.bin";
-
-    /// Starts nginx. `None` where it is not installed.
-    pub fn start(place: &Place) -> anyhow::Result<Option<Self>> {
-        let Some(program) = place.nginx else { return Ok(None) };
-        let address = free_address()?;
-        let dir = place.dir.join("nginx");
-        fs::create_dir_all(&dir)?;
-        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-            .map(|kind| format!("  {kind}_temp_path {}/{kind};\n", dir.display()))
-            .concat();
-        let config = format!(
-            "daemon off;\nmaster_process off;\npid {dir}/pid;\nerror_log stderr;\n\
-             events {{ worker_connections 1024; }}\n\
-             http {{\n{temporary}  access_log off;\n  sendfile on;\n  tcp_nodelay on;\n  keepalive_requests 1000000;\n\
-             \x20 server {{ listen {address}; root {root}; }}\n}}\n",
-            dir = dir.display(),
-            root = place.dir.join("shared").display(),
-        );
-        fs::write(dir.join("nginx.conf"), config)?;
-        let mut command = Command::new(program);
-        command.arg("-e").arg("stderr").arg("-p").arg(&dir).arg("-c").arg(dir.join("nginx.conf"));
-        let process = Process::start(&mut command, dir.join("log"))?;
-        let deadline = Instant::now() + READY;
-        while TcpStream::connect(address).is_err() {
-            ensure!(Instant::now() < deadline, "nginx does not listen: see its log with --keep");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(Some(Self { process, address }))
-    }
-}
-
 /// A gateway as `sluice serve` starts it, with its defaults.
 #[derive(Debug)]
 pub struct Gateway {
@@ -143,6 +111,7 @@ pub struct Gateway {
     /// Where its metrics are.
     operators: SocketAddr,
     sluice: Sluice,
+    settings: &'static [(&'static str, &'static str)],
     /// What a reader shows.
     pub reader_token: String,
 }
@@ -150,26 +119,45 @@ pub struct Gateway {
 impl Gateway {
     /// Starts a gateway with a chat, in a folder named after the row. It keeps no bytes: what is measured is the relay.
     pub fn start(place: &Place, row: &str) -> anyhow::Result<Self> {
-        Self::with_cache(place, row, "0")
+        Self::with_settings(place, row, &[NO_CACHE])
     }
 
-    /// The same with a cache of this size.
-    pub fn with_cache(place: &Place, row: &str, size: &str) -> anyhow::Result<Self> {
+    /// The same, keeping bytes.
+    pub fn with_cache(place: &Place, row: &str) -> anyhow::Result<Self> {
+        Self::with_settings(place, row, &[("SLUICE_CACHE_SIZE", "8GiB")])
+    }
+
+    /// The same with these settings, as its environment.
+    pub fn with_settings(
+        place: &Place,
+        row: &str,
+        settings: &'static [(&'static str, &'static str)],
+    ) -> anyhow::Result<Self> {
         let dir = place.dir.join(row);
         fs::create_dir_all(&dir)?;
         let sluice = Sluice { program: place.sluice.clone(), dir };
-        let mut command = sluice.command(&["serve", "--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0"]);
-        command.args(["--log-format", "json"]).env("SLUICE_CACHE_SIZE", size);
-        let mut process = Process::start(&mut command, sluice.dir.join("gateway.log"))?;
-        let (address, operators) = process.await_line(READY, |line| {
-            let line: serde_json::Value = serde_json::from_str(line).ok()?;
-            let address = |name| line.get(name)?.as_str()?.parse().ok();
-            Some((address("listen")?, address("ops_listen")?))
-        })?;
+        let (process, address, operators) = serve(&sluice, settings, (Ipv4Addr::LOCALHOST, 0).into())?;
         let reader_token = sluice.token(&["reader", "--principal", READER])?;
-        let gateway = Self { process, address, operators, sluice, reader_token };
+        let gateway = Self { process, address, operators, sluice, settings, reader_token };
         gateway.operate("PUT", &format!("/v1/chats/{CHAT}"), &format!("{{\"participants\":[\"{READER}\"]}}"))?;
         Ok(gateway)
+    }
+
+    /// Ends it as an operator does, and starts it again on the same address.
+    pub fn restart(&mut self) -> anyhow::Result<()> {
+        self.process.terminate(READY)?;
+        (self.process, self.address, self.operators) = serve(&self.sluice, self.settings, self.address)?;
+        Ok(())
+    }
+
+    /// Tokens of agents named `name`, as many as one likes.
+    pub fn agent_tokens(&self) -> anyhow::Result<impl Fn(&str) -> anyhow::Result<String> + use<>> {
+        let tokens = Tokens::open(&self.sluice.dir.join("sluice-data/token.secret"))?;
+        Ok(move |name: &str| {
+            let identity =
+                Identity::Agent { principal: Principal::agent(name)?, name: Some(name.parse()?), owner: None };
+            Ok(tokens.issue(&identity, Duration::from_secs(3600), &Clock::system())?)
+        })
     }
 
     /// Binds a session of an agent that is still to come to the chat: its name is the session's too.
@@ -181,9 +169,14 @@ impl Gateway {
 
     /// Starts an agent with a data connection that serves `folder`, and waits until its file can be read.
     pub fn start_agent(&self, name: &str, folder: &Path) -> anyhow::Result<Agent> {
+        self.start_agent_at(self.address, &["--data"], name, folder)
+    }
+
+    /// The same with these flags, dialling `at`, where something passes it on to the gateway.
+    pub fn start_agent_at(&self, at: SocketAddr, flags: &[&str], name: &str, folder: &Path) -> anyhow::Result<Agent> {
         let token = self.expect_agent(name)?;
-        let mut command = self.sluice.command(&["agent", "--data", "--session", name, "--gateway"]);
-        command.arg(format!("http://{}", self.address)).arg(folder).env("SLUICE_TOKEN", token);
+        let mut command = self.sluice.command(&["agent", "--session", name, "--gateway"]);
+        command.arg(format!("http://{at}")).args(flags).arg(folder).env("SLUICE_TOKEN", token);
         let mut process = Process::start(&mut command, self.sluice.dir.join(format!("{name}.log")))?;
         let set = process.await_line(READY, |line| line.strip_prefix("accepted sha256:").map(str::to_owned))?;
         Ok(Agent { process, path: file_path(&set) })
@@ -209,6 +202,23 @@ impl Gateway {
         let operator = self.sluice.token(&["operator"])?;
         Connection::open(self.address, Some(&operator))?.send_json(method, path, body)
     }
+}
+
+/// Starts `sluice serve` on `address`, and says where it listens for readers and agents, and for operators.
+fn serve(
+    sluice: &Sluice,
+    settings: &[(&str, &str)],
+    address: SocketAddr,
+) -> anyhow::Result<(Process, SocketAddr, SocketAddr)> {
+    let mut command = sluice.command(&["serve", "--ops-listen", "127.0.0.1:0", "--log-format", "json", "--listen"]);
+    command.arg(address.to_string()).envs(settings.iter().copied());
+    let mut process = Process::start(&mut command, sluice.dir.join("gateway.log"))?;
+    let (address, operators) = process.await_line(READY, |line| {
+        let line: serde_json::Value = serde_json::from_str(line).ok()?;
+        let address = |name| line.get(name)?.as_str()?.parse().ok();
+        Some((address("listen")?, address("ops_listen")?))
+    })?;
+    Ok((process, address, operators))
 }
 
 /// An agent as `sluice agent` starts it.
@@ -249,6 +259,6 @@ impl Sluice {
 }
 
 /// An address that was free a moment ago.
-fn free_address() -> anyhow::Result<SocketAddr> {
+pub fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }

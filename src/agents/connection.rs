@@ -191,7 +191,8 @@ where
         // The socket is not kept for what is written down.
         drop(self);
         let left = sessions.into_iter().map(|session| (session.name, session.agent));
-        agents.gate.left(left.collect(), heard_at).await;
+        // In memory of its own: a connection's task has to be as large as its largest moment for as long as it lives.
+        async move { agents.gate.left(left.collect(), heard_at).await }.boxed().await;
     }
 
     /// Queues the answer to something that the agent sent. Its answers are bounded: one that asks and does not read

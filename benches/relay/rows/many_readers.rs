@@ -8,7 +8,8 @@ use anyhow::{Context as _, ensure};
 use super::MIB;
 use crate::client::Connection;
 use crate::figure::{Figure, median};
-use crate::stage::{Gateway, Nginx, Place};
+use crate::nginx::Nginx;
+use crate::stage::{Gateway, Place};
 
 const MANY: u64 = 16;
 

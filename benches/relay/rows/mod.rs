@@ -2,7 +2,10 @@
 
 mod cached;
 mod cuts;
+mod far_agents;
 mod first_byte;
+mod heartbeats;
+mod idle_agents;
 mod many_readers;
 mod one_reader;
 mod slow_readers;
@@ -20,13 +23,16 @@ pub struct Row {
 }
 
 /// All of them, in the order of the table.
-pub const ALL: [Row; 7] = [
+pub const ALL: [Row; 10] = [
     Row { name: "one-reader", measure: one_reader::measure },
     Row { name: "cached", measure: cached::measure },
     Row { name: "many-readers", measure: many_readers::measure },
     Row { name: "slow-readers", measure: slow_readers::measure },
     Row { name: "stopped-readers", measure: stopped_readers::measure },
     Row { name: "first-byte", measure: first_byte::measure },
+    Row { name: "far-agents", measure: far_agents::measure },
+    Row { name: "heartbeats", measure: heartbeats::measure },
+    Row { name: "idle-agents", measure: idle_agents::measure },
     Row { name: "cuts", measure: cuts::measure },
 ];
 

@@ -44,11 +44,12 @@ pub(super) fn measure(place: &Place) -> anyhow::Result<Vec<Figure>> {
     let added = kernel_peak.saturating_sub(kernel_before) as f64;
     let mut figures = vec![
         Figure::difference("64 slow readers: gateway's peak memory, beside idle", peak / MIB, idle / MIB, "MiB"),
-        Figure::value("64 slow readers: gateway's peak memory", peak / MIB, "MiB").at_most(64.0),
+        Figure::value("64 slow readers: gateway's peak memory", peak / MIB, "MiB").at_most(48.0),
         Figure::ratio("slowest reader's pace, beside what it asked", quantile(&paces, 0.0) / 1e3, PACE / 1e3, "kB/s")
             .at_least(0.9),
         Figure::ratio("median reader's pace, beside what it asked", median(&paces) / 1e3, PACE / 1e3, "kB/s"),
         Figure::value("kernel's TCP memory added, whole machine", added / MIB, "MiB"),
+        Figure::value("the gateway's and the kernel's together", (peak + added) / MIB, "MiB").at_most(250.0),
     ];
     if !sockets.is_empty() {
         figures.push(Figure::value("gateway's sockets: held by the median one", median(&sockets) / 1024.0, "KiB"));

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
+use futures_util::FutureExt as _;
 use http::request::Parts;
 use hyper::upgrade::OnUpgrade;
 use serde::Deserialize;
@@ -141,7 +142,8 @@ async fn run(
 /// Decides the announcements of one connection in their order, beside its task.
 async fn decide(state: AppState, mut announcements: mpsc::Receiver<Announce>) {
     while let Some(Announce { text, received, by, reply, room }) = announcements.recv().await {
-        match state.sets.announce(&Announcer { sessions: by, received }, &text).await {
+        // In memory of its own while it is decided: most connections wait here for an announcement all day.
+        match state.sets.announce(&Announcer { sessions: by, received }, &text).boxed().await {
             Ok(Decision::Accepted(_) | Decision::OtherFrame) => {}
             // Beside the others, which may be what it waits for.
             Ok(Decision::Read(reading)) => {
