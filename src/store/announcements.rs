@@ -3,6 +3,7 @@ use std::sync::Arc;
 use sqlx::{Any, AnyConnection, AssertSqlSafe, Row as _, Transaction};
 use tokio::time::Instant;
 
+use super::entries::Prepared;
 use super::hashes::{self, InChat};
 use super::quota::{self, Exceeded, Here, Quota, Weight};
 use super::ranks::{self, Successor};
@@ -138,6 +139,10 @@ async fn commit(store: Store, new: Arc<NewAnnouncement>) -> Result<Commit, sqlx:
 
 async fn carry_out(store: &Store, new: &NewAnnouncement) -> Result<(Transaction<'static, Any>, Commit), sqlx::Error> {
     let _turn = store.turn(rows_of(new)).await;
+    let entries = match &new.set {
+        NewSet::Tree(tree) if store.0.dialect.has_one_writer() => Some(Prepared::of(tree).made().await?),
+        NewSet::Tree(_) | NewSet::Known(..) => None,
+    };
     let mut tx = store.begin().await?;
     store.0.dialect.lock_agent(&mut tx, &new.agent).await?;
     let chat = match &new.session {
@@ -173,7 +178,7 @@ async fn carry_out(store: &Store, new: &NewAnnouncement) -> Result<(Transaction<
                 return Ok((tx, Commit::QuotaExceeded(exceeded)));
             }
             if let NewSet::Tree(tree) = &new.set {
-                manifests::insert(&mut tx, tree).await?;
+                manifests::insert(&mut tx, tree, entries).await?;
             }
             // Asked first because most of the work is above, and again because others were not held off meanwhile.
             if let Some(chat) = &chat

@@ -58,6 +58,11 @@ impl Dialect {
         (self == Self::Sqlite).then_some("PRAGMA wal_checkpoint(PASSIVE)")
     }
 
+    /// Whether everybody else's writes wait while one transaction is open.
+    pub(super) fn has_one_writer(self) -> bool {
+        self == Self::Sqlite
+    }
+
     /// How many writes of many rows may run at once: SQLite has one writer, and on Postgres most connections are to stay
     /// free for everybody else.
     pub(super) fn large_writes(self) -> usize {

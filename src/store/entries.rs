@@ -60,12 +60,21 @@ impl Prepared {
         Self::Running(tokio::task::spawn_blocking(move || statements(&tree)))
     }
 
-    pub(super) async fn insert(self, conn: &mut AnyConnection) -> Result<(), sqlx::Error> {
-        let statements = match self {
-            Self::Done(statements) => statements,
+    /// The same once they are made: a database with one writer is not to wait for them in a transaction.
+    pub(super) async fn made(self) -> Result<Self, sqlx::Error> {
+        self.statements().await.map(Self::Done)
+    }
+
+    async fn statements(self) -> Result<Statements, sqlx::Error> {
+        match self {
+            Self::Done(statements) => Ok(statements),
             // It does not panic, and is broken off only when the process ends.
-            Self::Running(task) => task.await.map_err(|_| sqlx::Error::WorkerCrashed)?,
-        };
+            Self::Running(task) => task.await.map_err(|_| sqlx::Error::WorkerCrashed),
+        }
+    }
+
+    pub(super) async fn insert(self, conn: &mut AnyConnection) -> Result<(), sqlx::Error> {
+        let statements = self.statements().await?;
         for Statement { sql, values, is_full } in statements.map_err(sqlx::Error::Encode)? {
             sqlx::query_with(AssertSqlSafe(sql), values).persistent(is_full).execute(&mut *conn).await?;
         }

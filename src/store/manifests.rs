@@ -99,10 +99,14 @@ const COLUMNS: &str =
     "sha256, size, bytes, created_at, expires_at, producer_task, entry_count, total_size, locations, listed";
 const COLUMN_COUNT: usize = 10;
 
-/// Stores a set's manifest, those nested in it and its entries, unless another announcement has done so. Of a large set
-/// the statements for the entries are made while the database takes the manifest.
-pub(super) async fn insert(conn: &mut AnyConnection, tree: &Arc<Tree>) -> Result<(), sqlx::Error> {
-    let entries = Prepared::of(tree);
+/// Stores a set's manifest, those nested in it and its entries, unless another announcement has done so. Where the
+/// statements for the entries of a large set are not made yet, they are while the database takes the manifest.
+pub(super) async fn insert(
+    conn: &mut AnyConnection,
+    tree: &Arc<Tree>,
+    entries: Option<Prepared>,
+) -> Result<(), sqlx::Error> {
+    let entries = entries.unwrap_or_else(|| Prepared::of(tree));
     let sql = format!(
         "INSERT INTO manifests ({COLUMNS}) VALUES ({}) \
          ON CONFLICT (sha256) DO UPDATE SET listed = 1, entry_count = excluded.entry_count, \
