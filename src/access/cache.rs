@@ -44,6 +44,11 @@ impl Cache {
         Self(Remembered::new(bytes, weigh, Store::generation))
     }
 
+    /// The remembered answer, if it is as good as a new one.
+    pub(super) fn known(&self, store: &Store, caller: &Caller, target: &Target) -> Option<Answer> {
+        self.0.known(store, &Key::of(caller, target.clone()))
+    }
+
     /// The remembered answer, or else the one that `ask` gets. A failure is not remembered.
     pub(super) async fn answer(
         &self,
@@ -52,8 +57,13 @@ impl Cache {
         target: Target,
         ask: impl Future<Output = Result<Answer, StoreError>>,
     ) -> Result<Answer, StoreError> {
-        let key = Key { principal: caller.principal.clone(), chats: caller.chats.clone(), target };
-        self.0.answer(store, key, ask).await
+        self.0.answer(store, Key::of(caller, target), ask).await
+    }
+}
+
+impl Key {
+    fn of(caller: &Caller, target: Target) -> Self {
+        Self { principal: caller.principal.clone(), chats: caller.chats.clone(), target }
     }
 }
 

@@ -20,6 +20,7 @@ on_both_databases!(
     a_set_beyond_those_looked_at_is_found_by_its_task,
     a_chunk_list_is_in_memory_once_however_often_it_is_announced,
     one_caller_cannot_keep_the_others_from_the_database,
+    what_many_ask_at_once_is_asked_of_the_database_about_once,
 );
 
 /// A chat of alice's, with a session of an agent.
@@ -148,4 +149,18 @@ async fn one_caller_cannot_keep_the_others_from_the_database(database: &TestData
     assert!(matches!(ask(&access, "user:alice", None, false).await, BlobAnswer::Blob(_)));
     drop(turns);
     assert!(!access.is_participant(&mallory, &chat).await.unwrap());
+}
+
+async fn what_many_ask_at_once_is_asked_of_the_database_about_once(database: &TestDatabase) {
+    let (store, access, _) = house(database).await;
+    announce(&store, &set(0, None), "t", None).await;
+    let before = store.asked();
+    assert!(matches!(ask(&access, "user:alice", None, false).await, BlobAnswer::Blob(_)));
+    let alone = store.asked() - before;
+    store.put_chat(&"c2".parse().unwrap(), None, &[]).await.unwrap();
+    let before = store.asked();
+    let all = (0..100).map(|_| ask(&access, "user:alice", None, false));
+    assert!(futures_util::future::join_all(all).await.iter().all(|answer| matches!(answer, BlobAnswer::Blob(_))));
+    // As often as one caller may ask at once.
+    assert!((alone..=2 * alone).contains(&(store.asked() - before)), "{} against {alone}", store.asked() - before);
 }

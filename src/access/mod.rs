@@ -414,9 +414,13 @@ impl Access {
 
     /// The remembered answer, or else the store's.
     async fn answer(&self, caller: &Caller, target: Target) -> Result<Answer, StoreError> {
+        if let Some(known) = self.cache.known(&self.store, caller, &target) {
+            return Ok(known);
+        }
+        // Many may ask the same at once: whoever had a turn before may have been told.
+        let _turn = self.turns.enter(&caller.principal).await?;
         let asked = target.clone();
         let ask = async {
-            let _turn = self.turns.enter(&caller.principal).await?;
             match &asked {
                 Target::Chat(chat) => self.store.is_participant(chat, &caller.principal).await.map(Answer::Participant),
                 Target::Set(chat, set) => self.find_set(caller, chat, set).await.map(Answer::Set),

@@ -63,6 +63,9 @@ impl Store {
             let store = self.clone();
             let remove = async move {
                 let mut tx = store.begin().await?;
+                // Before it, and not by its key: whether Postgres looks first at this key or at the one that says that it is
+                // in its own tree is a matter of chance.
+                sqlx::query("DELETE FROM manifest_trees WHERE root = $1").bind(&manifest).execute(&mut *tx).await?;
                 let sql = "DELETE FROM manifests WHERE sha256 = $1 AND NOT EXISTS \
                            (SELECT 1 FROM announcements a WHERE a.manifest = manifests.sha256) AND NOT EXISTS \
                            (SELECT 1 FROM manifest_trees t WHERE t.manifest = manifests.sha256 AND t.root <> manifests.sha256)";
@@ -70,8 +73,8 @@ impl Store {
                 if removed > 0 {
                     sqlx::query("DELETE FROM entries WHERE manifest = $1").bind(&manifest).execute(&mut *tx).await?;
                     hashes::forget_manifest(&mut tx, &manifest).await?;
+                    tx.commit().await?;
                 }
-                tx.commit().await?;
                 Ok(removed)
             };
             // Nobody could read it: what announced it went before.

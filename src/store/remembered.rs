@@ -52,6 +52,12 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Clone + Send + Sync + 'static> Rem
         Self { cache, weigh, generation }
     }
 
+    /// The remembered answer, if it is as good as a new one.
+    pub fn known(&self, store: &Store, key: &K) -> Option<V> {
+        let kept = self.cache.get(key)?;
+        (kept.generation == (self.generation)(store)).then_some(kept.answer)
+    }
+
     /// The remembered answer, or else the one that `ask` gets. A failure is not remembered.
     ///
     /// # Errors
@@ -64,10 +70,8 @@ impl<K: Hash + Eq + Send + Sync + 'static, V: Clone + Send + Sync + 'static> Rem
     ) -> Result<V, StoreError> {
         // Read before asking: a write that ends in between leaves an answer that is void from the start.
         let generation = (self.generation)(store);
-        if let Some(kept) = self.cache.get(&key)
-            && kept.generation == generation
-        {
-            return Ok(kept.answer);
+        if let Some(known) = self.known(store, &key) {
+            return Ok(known);
         }
         let answer = ask.await?;
         if (self.weigh)(&key, &answer).is_some() {
