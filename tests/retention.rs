@@ -322,7 +322,8 @@ async fn nothing_of_a_deleted_chat_remains(database: &TestDatabase) {
         assert_eq!(house.gateway.get(&path, &house.alice()).await.status, 404, "{path}");
     }
     assert!(house.listed().await.is_empty());
-    assert_eq!(house.gateway.state().store.sweep_manifests(10).await.unwrap(), 1);
+    // Here, unless the gateway's own sweep has come to it.
+    house.gateway.state().store.sweep_manifests(10).await.unwrap();
     assert_eq!(house.gateway.state().store.manifest_bytes(&set.identity().parse().unwrap()).await.unwrap(), None);
 }
 
