@@ -1,6 +1,6 @@
 //! How one link's credit is shared: by readers first, and by their feeds second.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
@@ -167,12 +167,10 @@ impl<K: Clone + Eq + Hash> Shares<K> {
         }
         let first = self.first();
         let Self { given, feeds, .. } = self;
-        if feeds.is_empty() || given.len() > REMEMBERED + feeds.len() {
-            given.retain(|name, _| feeds.values().any(|feed| feed.name.as_ref() == Some(name)));
-        } else {
-            // A debt towards the others is remembered, or leaving would settle it.
-            given.retain(|name, given| *given > first || feeds.values().any(|feed| feed.name.as_ref() == Some(name)));
-        }
+        let here: HashSet<&K> = feeds.values().filter_map(|feed| feed.name.as_ref()).collect();
+        // A debt towards the others is remembered, or leaving would settle it.
+        let remembers = !feeds.is_empty() && given.len() <= REMEMBERED + feeds.len();
+        given.retain(|name, given| (remembers && *given > first) || here.contains(name));
         self.settle(now)
     }
 
@@ -226,17 +224,18 @@ impl<K: Clone + Eq + Hash> Shares<K> {
         let stuck = |feed: &Feed<K>| now.saturating_duration_since(feed.moved) >= STALE;
         let out = self.feeds.values().filter(|feed| !stuck(feed)).map(|feed| feed.out + feed.kept).sum::<u32>();
         let is_free = alone || out < most;
-        let wanting = self.feeds.iter().filter(|(_, feed)| feed.wanted > 0);
-        let wanting = wanting.filter(|(_, feed)| is_free || self.has_nothing(feed.name.as_ref()));
+        let wanting = |feed: &Feed<K>| feed.wanted > 0 && (is_free || feed.out + feed.kept == 0);
+        let mut served = HashSet::new();
+        if !is_free && self.feeds.values().any(wanting) {
+            let using = self.feeds.values().filter(|feed| feed.out + feed.kept > 0);
+            served.extend(using.map(|feed| feed.name.as_ref()));
+        }
+        let wanting = self.feeds.iter().filter(|(_, feed)| wanting(feed) && !served.contains(&feed.name.as_ref()));
         let order = |(sharer, feed): &(&Sharer, &Feed<K>)| {
             let given = feed.name.as_ref().and_then(|name| self.given.get(name).copied());
             (given.unwrap_or_default(), feed.out + feed.kept, **sharer)
         };
         wanting.min_by_key(order).map(|(sharer, _)| *sharer)
-    }
-
-    fn has_nothing(&self, name: Option<&K>) -> bool {
-        self.feeds.values().filter(|feed| feed.name.as_ref() == name).all(|feed| feed.out + feed.kept == 0)
     }
 }
 
