@@ -3,7 +3,7 @@
 //! Pieces stay until every cursor has passed them. Credit follows the cursor that is furthest ahead; one that falls too
 //! far behind is let go, so that it neither holds memory nor slows the others.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -54,6 +54,8 @@ struct State {
     /// Up to here the bytes are known to be right.
     verified: u64,
     seats: Vec<Sitting>,
+    /// Whose they are, each once.
+    readers: Arc<[Principal]>,
     next_seat: u64,
     /// Where the cursor that is furthest ahead is.
     furthest: u64,
@@ -139,6 +141,7 @@ impl Spool {
             held: 0,
             verified: start,
             seats: Vec::new(),
+            readers: Arc::default(),
             next_seat: 0,
             furthest: start,
             taken: 0,
@@ -192,6 +195,7 @@ impl Spool {
             compared: (wish.range.start, state.furthest),
             waker: None,
         });
+        state.note_readers();
         Seat { spool: self.clone(), id }
     }
 
@@ -253,15 +257,8 @@ impl Spool {
     }
 
     /// Whose cursors are here, each once.
-    pub fn readers(&self) -> Vec<Principal> {
-        let state = self.lock();
-        let mut readers: Vec<Principal> = Vec::with_capacity(state.seats.len());
-        for seat in &state.seats {
-            if !readers.contains(&seat.live.reader) {
-                readers.push(seat.live.reader.clone());
-            }
-        }
-        readers
+    pub fn readers(&self) -> Arc<[Principal]> {
+        self.lock().readers.clone()
     }
 
     /// The transfers whose cursors are here.
@@ -368,6 +365,7 @@ impl Drop for Seat {
     fn drop(&mut self) {
         let mut state = self.spool.lock();
         state.seats.retain(|seat| seat.id != self.id);
+        state.note_readers();
         // Those that are left set the pace now.
         let furthest = state.seats.iter().map(|seat| seat.position).max().unwrap_or(state.furthest);
         state.furthest = furthest;
@@ -408,6 +406,13 @@ impl State {
         usize::try_from(wanted).unwrap_or(usize::MAX).div_ceil(frame).saturating_mul(frame)
     }
 
+    /// Notes whose cursors are here, which is asked with every frame: many may ride.
+    fn note_readers(&mut self) {
+        let mut seen = HashSet::new();
+        let readers = self.seats.iter().map(|seat| &seat.live.reader);
+        self.readers = readers.filter(|reader| seen.insert(*reader)).cloned().collect();
+    }
+
     /// Forgets what every cursor has passed.
     fn trim(&mut self) {
         let passed = self.seats.iter().map(|seat| seat.position).min().unwrap_or(u64::MAX);
@@ -446,6 +451,7 @@ impl State {
         let id = last.id;
         last.wake();
         self.seats.retain(|seat| seat.id != id);
+        self.note_readers();
         self.trim();
         true
     }
