@@ -29,10 +29,10 @@ pub(super) enum Answer {
 
 /// An answer depends on who asks, within which limit, and for what.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Key {
+pub(super) struct Key {
     principal: Principal,
     chats: Option<Arc<[ChatId]>>,
-    target: Target,
+    pub(super) target: Target,
 }
 
 #[derive(Debug, Clone)]
@@ -45,24 +45,23 @@ impl Cache {
     }
 
     /// The remembered answer, if it is as good as a new one.
-    pub(super) fn known(&self, store: &Store, caller: &Caller, target: &Target) -> Option<Answer> {
-        self.0.known(store, &Key::of(caller, target.clone()))
+    pub(super) fn known(&self, store: &Store, key: &Key) -> Option<Answer> {
+        self.0.known(store, key)
     }
 
     /// The remembered answer, or else the one that `ask` gets. A failure is not remembered.
     pub(super) async fn answer(
         &self,
         store: &Store,
-        caller: &Caller,
-        target: Target,
+        key: Key,
         ask: impl Future<Output = Result<Answer, StoreError>>,
     ) -> Result<Answer, StoreError> {
-        self.0.answer(store, Key::of(caller, target), ask).await
+        self.0.answer(store, key, ask).await
     }
 }
 
 impl Key {
-    fn of(caller: &Caller, target: Target) -> Self {
+    pub(super) fn of(caller: &Caller, target: Target) -> Self {
         Self { principal: caller.principal.clone(), chats: caller.chats.clone(), target }
     }
 }

@@ -31,7 +31,7 @@ use crate::protocol::manifest::path;
 use crate::protocol::{AgentName, ChatId, Chunks, EntryKind, Location, Principal, Sha256};
 use crate::store::{FileId, ManifestOffer, Place, Scope, Store, StoreError};
 
-use cache::{Answer, Cache, Target};
+use cache::{Answer, Cache, Key, Target};
 pub use claims::Claims;
 use claims::Records;
 use hash::{Found, Rule, TaskNames};
@@ -414,14 +414,15 @@ impl Access {
 
     /// The remembered answer, or else the store's.
     async fn answer(&self, caller: &Caller, target: Target) -> Result<Answer, StoreError> {
-        if let Some(known) = self.cache.known(&self.store, caller, &target) {
+        let key = Key::of(caller, target);
+        if let Some(known) = self.cache.known(&self.store, &key) {
             return Ok(known);
         }
         // Many may ask the same at once: whoever had a turn before may have been told.
         let _turn = self.turns.enter(&caller.principal).await?;
-        let asked = target.clone();
+        let target = key.target.clone();
         let ask = async {
-            match &asked {
+            match &target {
                 Target::Chat(chat) => self.store.is_participant(chat, &caller.principal).await.map(Answer::Participant),
                 Target::Set(chat, set) => self.find_set(caller, chat, set).await.map(Answer::Set),
                 Target::File(chat, set, path) => self.find_file(caller, chat, set, path).await.map(Answer::File),
@@ -439,7 +440,7 @@ impl Access {
                 }
             }
         };
-        self.cache.answer(&self.store, caller, target, ask).await
+        self.cache.answer(&self.store, key, ask).await
     }
 }
 
