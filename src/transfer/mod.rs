@@ -101,7 +101,9 @@ struct Running {
 impl Reader {
     /// Whether nothing is lost by forgetting it.
     fn is_idle(&self, now: tokio::time::Instant) -> bool {
-        self.running == 0 && self.rate.as_ref().is_none_or(|rate| pacing::is_full(rate, now))
+        // One that is about to begin has its rate already.
+        let is_unused = |rate: &SharedRate| Arc::strong_count(rate) == 1 && pacing::is_full(rate, now);
+        self.running == 0 && self.rate.as_ref().is_none_or(is_unused)
     }
 }
 
