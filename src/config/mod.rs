@@ -445,14 +445,15 @@ fn of_type(message: &str) -> Option<String> {
     Some(format!("it takes {expected}, and this is of the type {found}"))
 }
 
-/// The key whose value stands on a line, or goes on there.
+/// The setting whose value stands on a line, or goes on there. What is none may be a part of a value of several lines, and
+/// is not repeated.
 fn key_at(text: &str, line: usize) -> Option<&str> {
+    let settings = ConfigArgs::augment_args(clap::Command::new("settings"));
+    let is_setting = |key: &str| settings.get_arguments().any(|arg| arg.get_long() == Some(key));
     let above: Vec<&str> = text.lines().take(line).collect();
     above.into_iter().rev().find_map(|line| {
         let (key, _) = line.split_once('=')?;
-        let key = key.trim();
-        let is_key = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
-        is_key.then_some(key)
+        Some(key.trim()).filter(|key| is_setting(key))
     })
 }
 

@@ -95,6 +95,9 @@ fn a_value_of_another_type_is_refused_by_its_key_and_not_repeated() {
         let error = file(text).unwrap_err().to_string();
         assert!(error.contains(&format!(": {reason}")) && !error.contains("hunter2"), "{error}");
     }
+    // Nor is a line of a longer value, whatever is wrong behind it.
+    let error = file("database-url = \"\"\"\nhunter2==\n\"\"\"\nnonsense").unwrap_err().to_string();
+    assert!(error.contains("database-url: ") && !error.contains("hunter2"), "{error}");
 }
 
 #[test]
