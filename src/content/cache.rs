@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::buffers::Buffers;
 use super::folder::{Folder, OpenError, Stamp};
 use super::index::{Index, Known};
 use super::underway::Underway;
@@ -39,6 +40,8 @@ pub struct Cache {
     /// Places for objects that are hashed on first use: a large one costs seconds of a processor, and anybody who may read
     /// it may ask for it as often as they like meanwhile.
     pub(super) hashing: Semaphore,
+    /// What objects are read into.
+    pub(super) buffers: Arc<Buffers>,
     pub(super) rest: Mutex<Rest>,
     /// Cancelled once what an earlier process left is counted.
     counted: CancellationToken,
@@ -93,6 +96,7 @@ impl Cache {
             queued: AtomicUsize::new(0),
             next_unfinished: AtomicU64::new(0),
             hashing: Semaphore::new(HASHING),
+            buffers: Arc::default(),
             rest: Mutex::default(),
             counted: CancellationToken::new(),
             tracker,
@@ -164,6 +168,14 @@ impl Cache {
         }
         self.index().learn(&wanted.sha256, Known { length: wanted.length, stamp, vouchers });
         Ok(Some((file, stamp)))
+    }
+
+    /// The file of an object that was hashed in this process's life, where it can be had without waiting for the disk and is
+    /// as it was then.
+    pub(super) fn open_now(&self, sha256: &Sha256, known: &Known) -> Option<(File, Stamp)> {
+        let file = self.folder.read_now(sha256)?;
+        let stamp = Stamp::of(&file).ok()?;
+        (known.stamp == stamp).then_some((file, stamp))
     }
 
     /// Whether a file that was opened as `stamp` still holds what was hashed: it is as it was then, or as it was made since.

@@ -10,6 +10,7 @@
 //!
 //! It must not know who may read what, nor where bytes come from.
 
+mod buffers;
 mod cache;
 mod folder;
 mod index;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
+use super::buffers::Buffer;
 use super::cache::{Cache, Wanted};
 use super::folder::Stamp;
 use crate::protocol::Sha256;
@@ -46,6 +47,10 @@ impl Cache {
             return None;
         }
         let (cache, sha256, length) = (Arc::clone(self), wanted.sha256, wanted.length);
+        if let Some((file, stamp)) = known.as_ref().and_then(|known| self.open_now(&sha256, known)) {
+            self.count_lookup("found");
+            return Some(Stored { cache, sha256, file, stamp, rest: from..length });
+        }
         let agents = wanted.agents.to_vec();
         let open = move || {
             let wanted = Wanted { sha256, length, agents: &agents };
@@ -77,7 +82,7 @@ impl Stored {
     /// The file is not what was hashed any more: what was read before still is right.
     pub fn read_now(&mut self, most: usize) -> Option<io::Result<Bytes>> {
         let mut bytes = self.buffer(most);
-        let read = preadv2(&self.file, &mut [IoSliceMut::new(&mut bytes)], self.rest.start, ReadWriteFlags::NOWAIT);
+        let read = preadv2(&self.file, &mut [IoSliceMut::new(bytes.as_mut())], self.rest.start, ReadWriteFlags::NOWAIT);
         match read {
             // At the end of a file that is too short: the other way says so.
             Ok(0) | Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::INTR) => None,
@@ -96,25 +101,25 @@ impl Stored {
     pub async fn read(mut self, most: usize) -> io::Result<(Self, Bytes)> {
         let read = move || {
             let mut bytes = self.buffer(most);
-            self.file.read_exact_at(&mut bytes, self.rest.start)?;
+            self.file.read_exact_at(bytes.as_mut(), self.rest.start)?;
             let bytes = self.passed(bytes)?;
             Ok((self, bytes))
         };
         tokio::task::spawn_blocking(read).await.map_err(io::Error::other)?
     }
 
-    fn buffer(&self, most: usize) -> Vec<u8> {
-        vec![0; usize::try_from(self.left()).map_or(most, |left| left.min(most))]
+    fn buffer(&self, most: usize) -> Buffer {
+        self.cache.buffers.take(usize::try_from(self.left()).map_or(most, |left| left.min(most)))
     }
 
     /// Bytes that were just read, if the file still is what was hashed.
-    fn passed(&mut self, bytes: Vec<u8>) -> io::Result<Bytes> {
+    fn passed(&mut self, bytes: Buffer) -> io::Result<Bytes> {
         let now = Stamp::of(&self.file)?;
         if !self.cache.is_sound(&self.sha256, self.stamp, now) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the file was changed while it was read"));
         }
         self.rest.start += bytes.len() as u64;
         self.cache.metrics.cache_read_bytes.inc_by(bytes.len() as u64);
-        Ok(bytes.into())
+        Ok(bytes.freeze())
     }
 }
