@@ -6,9 +6,12 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstatfs, openat2};
 
 use crate::protocol::Sha256;
+
+/// The number of the file system that is in memory (`TMPFS_MAGIC` of statfs(2)).
+const TMPFS: u64 = 0x0102_1994;
 
 /// The cache's folder cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +57,8 @@ pub struct Folder {
     path: PathBuf,
     /// Held as long as the folder is used; the system lets go of it when the process ends, however it does.
     lock: File,
+    /// Its files are in memory: nothing that reads them waits for a disk.
+    pub in_memory: bool,
 }
 
 /// An object found by a walk.
@@ -85,7 +90,9 @@ impl Folder {
         for entry in unfinished.read_dir().map_err(unusable)? {
             std::fs::remove_file(entry.map_err(unusable)?.path()).map_err(unusable)?;
         }
-        Ok(Self { path: path.to_owned(), lock })
+        // The same number has another type on some targets.
+        let in_memory = fstatfs(&lock).is_ok_and(|statistics| u64::try_from(statistics.f_type) == Ok(TMPFS));
+        Ok(Self { path: path.to_owned(), lock, in_memory })
     }
 
     /// Lets another process have the folder.

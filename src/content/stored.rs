@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
 
 use super::buffers::Buffer;
 use super::cache::{Cache, Wanted};
@@ -82,7 +82,11 @@ impl Stored {
     /// The file is not what was hashed any more: what was read before still is right.
     pub fn read_now(&mut self, most: usize) -> Option<io::Result<Bytes>> {
         let mut bytes = self.buffer(most);
-        let read = preadv2(&self.file, &mut [IoSliceMut::new(bytes.as_mut())], self.rest.start, ReadWriteFlags::NOWAIT);
+        let (into, from) = (bytes.as_mut(), self.rest.start);
+        let read = match self.cache.folder.in_memory {
+            true => pread(&self.file, into, from),
+            false => preadv2(&self.file, &mut [IoSliceMut::new(into)], from, ReadWriteFlags::NOWAIT),
+        };
         match read {
             // At the end of a file that is too short: the other way says so.
             Ok(0) | Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::INTR) => None,

@@ -140,7 +140,9 @@ async fn commit(store: Store, new: Arc<NewAnnouncement>) -> Result<Commit, sqlx:
 async fn carry_out(store: &Store, new: &NewAnnouncement) -> Result<(Transaction<'static, Any>, Commit), sqlx::Error> {
     let _turn = store.turn(rows_of(new)).await;
     let entries = match &new.set {
-        NewSet::Tree(tree) if store.0.dialect.has_one_writer() => Some(Prepared::of(tree).made().await?),
+        NewSet::Tree(tree) if store.0.dialect.has_one_writer() => {
+            Some(Prepared::of(tree, store.0.dialect).made().await?)
+        }
         NewSet::Tree(_) | NewSet::Known(..) => None,
     };
     let mut tx = store.begin().await?;

@@ -3,7 +3,8 @@
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
-use super::rows::{self, placeholders, signed};
+use super::dialect::Dialect;
+use super::rows::{self, signed};
 use super::{Cursor, Page, Store, StoreError, first_id};
 use crate::protocol::{ByteRange, ChatId, Principal, Sha256};
 
@@ -157,7 +158,7 @@ async fn insert_reads(conn: &mut AnyConnection, reads: &[ReadRecord]) -> Result<
         let sql = format!(
             "INSERT INTO audit (id, started_at, duration_ms, principal, chat, agents, sha256, path, range_start, \
              range_end, sent_bytes, outcome, transfer, link) VALUES {} ON CONFLICT (id) DO NOTHING",
-            values(some.len(), COLUMNS)
+            Dialect::of(conn).tuples(some.len(), COLUMNS)
         );
         let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false);
         for read in some {
@@ -188,7 +189,7 @@ async fn insert_agents(conn: &mut AnyConnection, agents: &[(Principal, i64)]) ->
     for some in agents.chunks(ROWS) {
         let sql = format!(
             "INSERT INTO audit_agents (agent, id) VALUES {} ON CONFLICT (agent, id) DO NOTHING",
-            values(some.len(), 2)
+            Dialect::of(conn).tuples(some.len(), 2)
         );
         let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false);
         for (agent, id) in some {
@@ -197,12 +198,6 @@ async fn insert_agents(conn: &mut AnyConnection, agents: &[(Principal, i64)]) ->
         query.execute(&mut *conn).await?;
     }
     Ok(())
-}
-
-/// `(…), (…)`: placeholders for so many rows.
-fn values(rows: usize, columns: usize) -> String {
-    let rows: Vec<_> = (0..rows).map(|row| format!("({})", placeholders(row * columns + 1, columns))).collect();
-    rows.join(", ")
 }
 
 fn read(row: &AnyRow) -> Result<ReadRecord, sqlx::Error> {

@@ -2,6 +2,7 @@ use std::collections::{HashMap, HashSet};
 
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
+use super::dialect::Dialect;
 use super::{Place, Store, StoreError, endpoints, hashes, rows, versions};
 use crate::protocol::{AgentName, ChatId, Principal};
 
@@ -240,14 +241,13 @@ async fn insert_participants(
     now: i64,
 ) -> Result<(), sqlx::Error> {
     for some in participants.chunks(1000) {
-        let values: Vec<String> = (2..some.len() + 2).map(|n| format!("($1, ${n})")).collect();
         let sql = format!(
             "INSERT INTO participants (chat, principal) VALUES {} ON CONFLICT (chat, principal) DO NOTHING",
-            values.join(", ")
+            Dialect::of(conn).tuples(some.len(), 2)
         );
-        let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false).bind(chat.as_str());
+        let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false);
         for principal in some {
-            query = query.bind(principal.as_str());
+            query = query.bind(chat.as_str()).bind(principal.as_str());
         }
         query.execute(&mut *conn).await?;
     }

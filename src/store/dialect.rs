@@ -2,9 +2,9 @@
 
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
-use sqlx::{AnyConnection, AssertSqlSafe, Connection as _, Row as _};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection as _, Database as _, Row as _};
 
-use super::StoreError;
+use super::{StoreError, rows};
 use crate::protocol::{ChatId, Principal};
 
 /// Which database speaks.
@@ -15,6 +15,11 @@ pub(super) enum Dialect {
 }
 
 impl Dialect {
+    /// What a connection speaks.
+    pub(super) fn of(conn: &AnyConnection) -> Self {
+        if conn.backend_name() == sqlx::Postgres::NAME { Self::Postgres } else { Self::Sqlite }
+    }
+
     /// How a transaction that writes begins. SQLite takes its write lock at once: taking it at the first write could
     /// fail after reads that the write depends on.
     pub(super) fn begin(self) -> &'static str {
@@ -69,6 +74,21 @@ impl Dialect {
         match self {
             Self::Sqlite => 1,
             Self::Postgres => 2,
+        }
+    }
+
+    /// `($1, …), (…)`: `count` rows of `columns` placeholders each, the whole of what is bound to a statement, in order.
+    pub(super) fn tuples(self, count: usize, columns: usize) -> String {
+        let row = |row| format!("({})", self.placeholders(1 + row * columns, columns));
+        (0..count).map(row).collect::<Vec<_>>().join(", ")
+    }
+
+    /// `$first, …`: `count` placeholders of a statement that may have thousands. SQLite finds one with a name by going
+    /// through all that have one; those without come in the order in which values are bound, and before any with a name.
+    pub(super) fn placeholders(self, first: usize, count: usize) -> String {
+        match self {
+            Self::Sqlite => vec!["?"; count].join(", "),
+            Self::Postgres => rows::placeholders(first, count),
         }
     }
 

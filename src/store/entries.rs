@@ -8,6 +8,7 @@ use sqlx::error::BoxDynError;
 use sqlx::{AnyConnection, Arguments as _, AssertSqlSafe};
 use tokio::task::JoinHandle;
 
+use super::dialect::Dialect;
 use super::{LARGE_ROWS, rows};
 use crate::protocol::manifest::TreeEntry;
 use crate::protocol::{Entry, Tree};
@@ -20,16 +21,26 @@ const VALUES: usize = 12;
 /// The same for an entry of a set that has neither nested manifests nor locations of single entries.
 const PLAIN_VALUES: usize = 10;
 
-/// The statement of full length, for either kind of set.
-static FULL: LazyLock<[Arc<str>; 2]> = LazyLock::new(|| [true, false].map(|plain| text(plain, ROWS).into()));
+/// The statements of full length: of a plain set and of any other, on SQLite and on Postgres.
+static FULL: LazyLock<[[Arc<str>; 2]; 2]> = LazyLock::new(|| {
+    [Dialect::Sqlite, Dialect::Postgres].map(|dialect| [true, false].map(|plain| text(dialect, plain, ROWS).into()))
+});
 
-fn text(plain: bool, count: usize) -> String {
+fn full(dialect: Dialect, plain: bool) -> Arc<str> {
+    let [sqlite, postgres] = &*FULL;
+    let [of_plain, of_other] = if dialect == Dialect::Sqlite { sqlite } else { postgres };
+    if plain { of_plain.clone() } else { of_other.clone() }
+}
+
+/// The manifest is bound last.
+fn text(dialect: Dialect, plain: bool, count: usize) -> String {
     let (more, values) = if plain { ("", PLAIN_VALUES) } else { (", locations, owner", VALUES) };
-    let row = |row: usize| format!("($1, {})", rows::placeholders(2 + row * values, values));
+    let manifest = count * values + 1;
+    let row = |row: usize| format!("({}, ${manifest})", dialect.placeholders(1 + row * values, values));
     let rows: Vec<String> = (0..count).map(row).collect();
     format!(
-        "INSERT INTO entries (manifest, position, path, size, sha256, media_type, kind, chunk_size, chunk_hashes, \
-         chunks_sha256, leads{more}) VALUES {}",
+        "INSERT INTO entries (position, path, size, sha256, media_type, kind, chunk_size, chunk_hashes, \
+         chunks_sha256, leads{more}, manifest) VALUES {}",
         rows.join(", ")
     )
 }
@@ -52,12 +63,12 @@ pub(super) enum Prepared {
 
 impl Prepared {
     /// Of a large set they are made on another thread.
-    pub(super) fn of(tree: &Arc<Tree>) -> Self {
+    pub(super) fn of(tree: &Arc<Tree>, dialect: Dialect) -> Self {
         if tree.entries().len() as u64 <= LARGE_ROWS {
-            return Self::Done(statements(tree));
+            return Self::Done(statements(tree, dialect));
         }
         let tree = tree.clone();
-        Self::Running(tokio::task::spawn_blocking(move || statements(&tree)))
+        Self::Running(tokio::task::spawn_blocking(move || statements(&tree, dialect)))
     }
 
     /// The same once they are made: a database with one writer is not to wait for them in a transaction.
@@ -82,7 +93,7 @@ impl Prepared {
     }
 }
 
-fn statements(tree: &Tree) -> Statements {
+fn statements(tree: &Tree, dialect: Dialect) -> Statements {
     let manifest = tree.root().identity.to_hex();
     let plain = tree.nested().is_empty() && tree.entries().all(|entry| entry.entry.locations.is_none());
     let per_row = if plain { PLAIN_VALUES } else { VALUES };
@@ -93,7 +104,6 @@ fn statements(tree: &Tree) -> Statements {
         let some = entries.by_ref().take(ROWS);
         let mut values = AnyArguments::default();
         values.reserve(1 + per_row * some.size_hint().0, 0);
-        values.add(manifest.as_str())?;
         let mut count = 0;
         for (position, TreeEntry { path, owner, entry }) in some {
             let Entry { size, sha256, media_type, kind, chunks, locations, .. } = entry;
@@ -114,10 +124,12 @@ fn statements(tree: &Tree) -> Statements {
             count += 1;
         }
         let is_full = count == ROWS;
-        match (count, is_full) {
+        let sql = match (count, is_full) {
             (0, _) => return Ok(statements),
-            (_, true) => statements.push(Statement { sql: FULL[usize::from(!plain)].clone(), values, is_full }),
-            (_, false) => statements.push(Statement { sql: text(plain, count).into(), values, is_full }),
-        }
+            (_, true) => full(dialect, plain),
+            (_, false) => text(dialect, plain, count).into(),
+        };
+        values.add(manifest.as_str())?;
+        statements.push(Statement { sql, values, is_full });
     }
 }

@@ -4,6 +4,7 @@ use sqlx::any::AnyArguments;
 use sqlx::query::Query;
 use sqlx::{Any, AnyConnection, AssertSqlSafe, Row as _};
 
+use super::dialect::Dialect;
 use super::entries::Prepared;
 use super::{Store, StoreError, hashes, rows};
 use crate::protocol::{Manifest, Principal, Sha256, Tree};
@@ -109,7 +110,7 @@ pub(super) async fn insert(
     tree: &Arc<Tree>,
     entries: Option<Prepared>,
 ) -> Result<(), sqlx::Error> {
-    let entries = entries.unwrap_or_else(|| Prepared::of(tree));
+    let entries = entries.unwrap_or_else(|| Prepared::of(tree, Dialect::of(conn)));
     let sql = format!(
         "INSERT INTO manifests ({COLUMNS}) VALUES ({}) \
          ON CONFLICT (sha256) DO UPDATE SET listed = 1, entry_count = excluded.entry_count, \
@@ -153,7 +154,7 @@ async fn insert_nested(conn: &mut AnyConnection, tree: &Tree) -> Result<(), sqlx
     for some in nested.chunks(MANIFEST_ROWS) {
         let sql = format!(
             "INSERT INTO manifests ({COLUMNS}) VALUES {} ON CONFLICT (sha256) DO NOTHING",
-            rows::tuples(some.len(), COLUMN_COUNT)
+            Dialect::of(conn).tuples(some.len(), COLUMN_COUNT)
         );
         let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false);
         for manifest in some {
@@ -164,7 +165,8 @@ async fn insert_nested(conn: &mut AnyConnection, tree: &Tree) -> Result<(), sqlx
     }
     let all: Vec<Sha256> = nested.iter().map(|manifest| manifest.identity).chain([root]).collect();
     for some in all.chunks(TREE_ROWS) {
-        let sql = format!("INSERT INTO manifest_trees (root, manifest) VALUES {}", rows::tuples(some.len(), 2));
+        let values = Dialect::of(conn).tuples(some.len(), 2);
+        let sql = format!("INSERT INTO manifest_trees (root, manifest) VALUES {values}");
         let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false);
         for manifest in some {
             query = query.bind(root.to_hex()).bind(manifest.to_hex());

@@ -47,12 +47,10 @@ impl Store {
             let mut tx = store.begin().await?;
             let mut fresh = HashSet::with_capacity(nonces.len());
             for some in nonces.chunks(ROWS) {
-                let values: Vec<String> =
-                    (0..some.len()).map(|row| format!("({})", rows::placeholders(3 * row + 1, 3))).collect();
                 let sql = format!(
                     "INSERT INTO nonces (principal, nonce, expires_at) VALUES {} ON CONFLICT DO NOTHING \
                      RETURNING principal, nonce",
-                    values.join(", ")
+                    store.0.dialect.tuples(some.len(), 3)
                 );
                 let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(some.len() == 1);
                 for nonce in some {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
-use super::rows;
+use super::dialect::Dialect;
 use crate::protocol::{Principal, Sha256};
 
 /// Rows to a statement.
@@ -58,7 +58,7 @@ pub(super) async fn carry(conn: &mut AnyConnection, to: &Successor<'_>) -> Resul
         let sql = format!(
             "INSERT INTO ranks (announcement, position, since) VALUES {} ON CONFLICT (announcement, position) \
              DO UPDATE SET since = excluded.since WHERE ranks.since > excluded.since",
-            rows::tuples(some.len(), 3)
+            Dialect::of(conn).tuples(some.len(), 3)
         );
         let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(false);
         for (position, since) in some {

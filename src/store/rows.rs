@@ -1,4 +1,4 @@
-//! Reading columns as the types they were written from, and lists of placeholders.
+//! Reading columns as the types they were written from, and short lists of placeholders.
 
 use std::str::FromStr;
 
@@ -44,12 +44,6 @@ pub(super) fn signed(number: u64) -> Result<i64> {
 pub(super) fn placeholders(first: usize, count: usize) -> String {
     let names: Vec<String> = (first..first + count).map(|n| format!("${n}")).collect();
     names.join(", ")
-}
-
-/// `($1, …), (…)`: `count` rows of `columns` placeholders each.
-pub(super) fn tuples(count: usize, columns: usize) -> String {
-    let rows: Vec<String> = (0..count).map(|row| format!("({})", placeholders(1 + row * columns, columns))).collect();
-    rows.join(", ")
 }
 
 pub(super) fn kind_text(kind: EntryKind) -> &'static str {
