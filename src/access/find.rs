@@ -61,17 +61,23 @@ impl Access {
         as_of: u64,
     ) -> Result<Option<FileAccess>, StoreError> {
         let Some(first) = offers.first().cloned() else { return Ok(None) };
-        let tasks = self.tasks_of_file(caller, &offers).await?;
         // The path names its chat: others that have the bytes are other paths.
         let (places, expires_at) = (Arc::new([first.place.clone()]), first.expires_at);
-        let others = self.store.offers_of_blob(scope(caller), None, &first.sha256, TaskRule::Any, OFFERS).await?;
+        let list = async {
+            match first.list.is_empty() {
+                true => Ok(None),
+                false => self.lists.get(&first.manifest, first.position).await,
+            }
+        };
+        // At once: whoever asks waits for all three.
+        let (tasks, others, chunks) = tokio::try_join!(
+            self.tasks_of_file(caller, &offers),
+            self.store.offers_of_blob(scope(caller), None, &first.sha256, TaskRule::Any, OFFERS),
+            list,
+        )?;
         offers.extend(others);
         // Whoever else announced the hash may help out, but only with bytes that this entry's own list vouches for.
         offers.retain(|offer| (offer.size, &offer.list) == (first.size, &first.list));
-        let chunks = match first.list.is_empty() {
-            true => None,
-            false => self.lists.get(&first.manifest, first.position).await?,
-        };
         let sources = sources::of(&self.store, offers).await?;
         if sources.is_empty() && first.kind == EntryKind::File {
             return Ok(None);

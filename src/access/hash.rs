@@ -120,15 +120,15 @@ impl Found {
         rule: &Rule,
     ) -> Result<Self, StoreError> {
         let as_of = store.generation();
-        let manifests = store.offers_of_manifest(scope, agent, sha256, rule.asked(), OFFERS).await?;
+        // Both at once: few hashes are a manifest's, and whoever asks waits for both answers.
+        let (manifests, blobs) = tokio::try_join!(
+            store.offers_of_manifest(scope, agent, sha256, rule.asked(), OFFERS),
+            store.offers_of_blob(scope, agent, sha256, rule.asked(), OFFERS),
+        )?;
         let (mut offers, mut others) = (Vec::new(), Vec::new());
         // A manifest before anything else: its bytes are here and are what the hash says, whatever anybody announces.
         if !manifests.iter().any(|offer| offer.of_agent) {
-            (offers, others) = store
-                .offers_of_blob(scope, agent, sha256, rule.asked(), OFFERS)
-                .await?
-                .into_iter()
-                .partition(|offer| offer.of_agent);
+            (offers, others) = blobs.into_iter().partition(|offer| offer.of_agent);
         }
         let others = others.into_iter().map(|Offer { agent, size, list, .. }| OthersClaim { agent, size, list });
         let ways = sources::ways_of(store, &offers).await?;
