@@ -98,7 +98,7 @@ impl Stored {
         }
     }
 
-    /// The next bytes, at most `most`.
+    /// The next bytes, at most `most` and at most [`DATA_PAYLOAD`](crate::protocol::limits::DATA_PAYLOAD).
     ///
     /// # Errors
     /// The file cannot be read, or is not what was hashed any more: what was read before still is right.
