@@ -21,6 +21,7 @@ on_both_databases!(
     a_blob_that_a_manifest_repeats_is_in_a_chat_once,
     a_search_by_hash_starts_from_the_searchers_chats,
     what_is_announced_elsewhere_or_again_is_not_visited,
+    a_page_of_files_visits_about_its_own,
 );
 
 /// Enough rows that a planner sees the point of an index.
@@ -355,4 +356,25 @@ async fn what_is_announced_elsewhere_or_again_is_not_visited(database: &TestData
     // The count can tell.
     let all = visited(&store, "SELECT count(*) FROM chat_hashes WHERE sha256 = $1", &[text("foreign")]).await;
     assert!(all > 1000, "{all}");
+}
+
+async fn a_page_of_files_visits_about_its_own(database: &TestDatabase) {
+    if !database.is_postgres() {
+        return;
+    }
+    let store = filled(database).await;
+    for sql in [
+        "INSERT INTO chat_hashes WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 1999) \
+         SELECT 'c1', 'x' || i, 'm1', 'agent:1', 1000 + i, 1 FROM n",
+        "INSERT INTO files WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 1999) \
+         SELECT 200000 + i, 'c1', 'agent:1', 'x' || i, 1, 'x' || i, 1, 'text/plain', 'file', 1 FROM n",
+        "INSERT INTO file_versions WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 1999) \
+         SELECT 200000 + i, 1, 'x' || i, 1, 'text/plain', 'file', 1, 0 FROM n",
+        "ANALYZE",
+    ] {
+        sqlx::query(sql).execute(&store.0.writer).await.unwrap();
+    }
+    let page = [text("c1"), Value::Number(199_999), Value::Number(100)];
+    let most = visited(&store, &versions::latest_sql(), &page).await;
+    assert!((100..2000).contains(&most), "{most} rows for a page of 100");
 }
