@@ -21,6 +21,7 @@ on_both_databases!(
     a_blob_that_a_manifest_repeats_is_in_a_chat_once,
     a_search_by_hash_starts_from_the_searchers_chats,
     what_is_announced_elsewhere_or_again_is_not_visited,
+    a_page_visits_no_more_than_its_chat_has,
 );
 
 /// Enough rows that a planner sees the point of an index.
@@ -355,4 +356,41 @@ async fn what_is_announced_elsewhere_or_again_is_not_visited(database: &TestData
     // The count can tell.
     let all = visited(&store, "SELECT count(*) FROM chat_hashes WHERE sha256 = $1", &[text("foreign")]).await;
     assert!(all > 1000, "{all}");
+}
+
+async fn a_page_visits_no_more_than_its_chat_has(database: &TestDatabase) {
+    if !database.is_postgres() {
+        return;
+    }
+    let store = filled(database).await;
+    for sql in [
+        "INSERT INTO entries WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 1999) \
+         SELECT 'm1', 1000 + i, 'x' || i, 1, 'x' || i, 'text/plain', 'file', CAST(NULL AS BIGINT), \
+         CAST(NULL AS BYTEA), CAST(NULL AS TEXT), 1, CAST(NULL AS TEXT), CAST(NULL AS TEXT) FROM n",
+        "INSERT INTO chat_hashes WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 1999) \
+         SELECT 'c1', 'x' || i, 'm1', 'agent:1', 1000 + i, 1 FROM n",
+        "INSERT INTO files WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 1999) \
+         SELECT 200000 + i, 'c1', 'agent:1', 'x' || i, 1, 'x' || i, 1, 'text/plain', 'file', 1 FROM n",
+        "INSERT INTO file_versions WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 1999) \
+         SELECT 200000 + i, 1, 'x' || i, 1, 'text/plain', 'file', 1, 0 FROM n",
+        "ANALYZE",
+    ] {
+        sqlx::query(sql).execute(&store.0.writer).await.unwrap();
+    }
+    let principal: Principal = "user:1".parse().unwrap();
+    let (scope, chat) = (Scope { principal: &principal, chats: None }, "c1".parse().unwrap());
+    let of = |search: Search| (search.sql, search.values.into_iter().map(Value::Text).collect::<Vec<_>>());
+    let set = [text("c1"), text("m1"), text("agent:1"), Value::Number(1), Value::Number(900), Value::Number(100)];
+    for (sql, values) in [
+        (versions::latest_sql(), vec![text("c1"), Value::Number(199_999), Value::Number(100)]),
+        (versions::versions_sql(), vec![text("c1"), Value::Number(200_000), Value::Number(9), Value::Number(100)]),
+        (sets::SETS.to_owned(), vec![text("c1"), Value::Number(i64::MAX), Value::Number(100)]),
+        (sets::ENTRIES.to_owned(), set.to_vec()),
+        of(version_search(scope, &chat, (FileId(200_000), 1), 64)),
+        of(file_search(scope, &chat, &Sha256::of(b""), "x1", 64)),
+    ] {
+        let most = visited(&store, &sql, &values).await;
+        // A few for each of the chat's 2000 files at most, and not each of them for every other.
+        assert!(most < 8000, "{most} rows for a page of 100: {sql}");
+    }
 }

@@ -150,10 +150,11 @@ pub(super) async fn forget(conn: &mut AnyConnection, chat: &ChatId) -> Result<()
 
 const COLUMNS: &str = "f.id, v.version, f.path, f.agent, v.size, v.sha256, v.media_type, v.kind, v.created_at, \
     (SELECT MIN(n.name) FROM agents n WHERE n.principal = f.agent) AS agent_name";
-/// The agent still has an announcement in the chat that lists the version's bytes.
+/// The agent still has an announcement in the chat that lists the version's bytes. Looked up for each version: with an
+/// `OFFSET` Postgres makes no join of it, for which it would compare each file of the chat with each hash.
 const OFFERED: &str = "EXISTS (SELECT 1 FROM chat_hashes h JOIN announcements a \
     ON a.chat = h.chat AND a.manifest = h.manifest AND a.agent = h.agent \
-    WHERE h.chat = f.chat AND h.sha256 = v.sha256 AND h.agent = f.agent AND h.position >= 0)";
+    WHERE h.chat = f.chat AND h.sha256 = v.sha256 AND h.agent = f.agent AND h.position >= 0 LIMIT 1 OFFSET 0)";
 
 /// A chat's files in their latest versions, in the order in which they first came.
 pub(super) fn latest_sql() -> String {
