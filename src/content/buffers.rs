@@ -2,11 +2,10 @@
 //! costs about as much to be had from the system as the bytes cost to be copied into it.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use super::cache::lock;
 use crate::protocol::limits::DATA_PAYLOAD;
 
 /// Buffers that are kept for the next readers.
@@ -26,9 +25,14 @@ pub(super) struct Buffer {
 impl Buffers {
     /// A buffer of `len` bytes, at most [`DATA_PAYLOAD`]. What is in it is left of another use.
     pub(super) fn take(self: &Arc<Self>, len: usize) -> Buffer {
-        let idle = lock(&self.0).pop();
+        let idle = self.idle().pop();
         let bytes = idle.unwrap_or_else(|| vec![0; DATA_PAYLOAD].into_boxed_slice());
         Buffer { len: len.min(bytes.len()), bytes, home: Arc::clone(self) }
+    }
+
+    /// The guard, also after a panic elsewhere: every change under it is whole.
+    fn idle(&self) -> MutexGuard<'_, Vec<Box<[u8]>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -60,7 +64,7 @@ impl AsRef<[u8]> for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let mut idle = lock(&self.home.0);
+        let mut idle = self.home.idle();
         if idle.len() < IDLE {
             idle.push(std::mem::take(&mut self.bytes));
         }
@@ -69,7 +73,7 @@ impl Drop for Buffer {
 
 impl fmt::Debug for Buffers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buffers").field("idle", &lock(&self.0).len()).finish()
+        f.debug_struct("Buffers").field("idle", &self.idle().len()).finish()
     }
 }
 
@@ -99,6 +103,6 @@ mod tests {
         let buffers = Arc::<Buffers>::default();
         let many: Vec<_> = (0..2 * IDLE).map(|_| buffers.take(1)).collect();
         drop(many);
-        assert_eq!(lock(&buffers.0).len(), IDLE);
+        assert_eq!(buffers.idle().len(), IDLE);
     }
 }
