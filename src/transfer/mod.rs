@@ -9,6 +9,7 @@ mod budget;
 mod cached;
 mod course;
 mod cursor;
+mod doubts;
 mod error;
 mod feed;
 mod feeds;
@@ -50,6 +51,7 @@ use crate::store::Place;
 use beside::Beside;
 use budget::{Admission, Budget};
 use course::Course;
+use doubts::Doubts;
 use feeds::Feeds;
 use location::Locations;
 use mismatch::Mismatches;
@@ -131,6 +133,7 @@ pub struct Transfers {
     feeds: Feeds,
     beside: Beside,
     mismatches: Mismatches,
+    doubts: Doubts,
     running: DashMap<TransferId, Running>,
     /// Those that have transfers running, or whose rate is not theirs again in full.
     readers: DashMap<Principal, Reader>,
@@ -175,6 +178,7 @@ impl Transfers {
             limits,
             access,
             mismatches: Mismatches::default(),
+            doubts: Doubts::default(),
             running: DashMap::new(),
             readers: DashMap::new(),
             next_transfer: AtomicU64::new(1),

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::TransferError;
 use crate::access::{Remote, Source, Way};
 use crate::agents::{Agents, Link};
+use crate::protocol::Principal;
 
 /// The way to the source in use.
 #[derive(Debug, Clone)]
@@ -34,18 +35,41 @@ struct Candidate {
     given_up: bool,
     /// Failures in a row without a byte in between.
     failures: u32,
-    /// It asked to be left alone until then.
+    /// It is left alone until then: it asked for that, or it was silent.
     busy_until: Option<Instant>,
+    /// As [`Doubts::about`](super::doubts::Doubts::about) its agent.
+    doubt: u32,
 }
 
 /// Failures without a byte in between after which another source is asked.
 const FAILURES: u32 = 2;
 
 impl Sources {
-    /// The first is preferred.
-    pub fn new(sources: Vec<Source>) -> Self {
-        let candidate = |source| Candidate { source, given_up: false, failures: 0, busy_until: None };
-        Self { sources: sources.into_iter().map(candidate).collect(), current: 0, failed: None }
+    /// The first is preferred, of those that are doubted least.
+    pub fn new(sources: Vec<Source>, doubt: impl Fn(&Principal) -> u32) -> Self {
+        let candidate = |source: Source| {
+            let doubt = doubt(&source.agent);
+            Candidate { source, given_up: false, failures: 0, busy_until: None, doubt }
+        };
+        let mut sources: Vec<_> = sources.into_iter().map(candidate).collect();
+        sources.sort_by_key(|candidate| candidate.doubt);
+        Self { sources, current: 0, failed: None }
+    }
+
+    /// Only the first one's agent is asked.
+    pub fn trust_only_first(&mut self) {
+        let first = self.sources.first().map(|first| first.source.agent.clone());
+        self.sources.retain(|candidate| Some(&candidate.source.agent) == first.as_ref());
+    }
+
+    /// The agent of one of them.
+    pub fn agent(&self, place: usize) -> &Principal {
+        &self.sources[place].source.agent
+    }
+
+    /// Something else is known against them now.
+    pub fn doubt_again(&mut self, doubt: impl Fn(&Principal) -> u32) {
+        self.sources.iter_mut().for_each(|candidate| candidate.doubt = doubt(&candidate.source.agent));
     }
 
     /// The source in use.
@@ -94,49 +118,52 @@ impl Sources {
         self.failed.unwrap_or(TransferError::AgentOffline)
     }
 
-    /// Those that may be asked, the one in use first.
-    fn eligible(&self) -> impl Iterator<Item = (usize, &Candidate)> {
-        let order = std::iter::once(self.current).chain((0..self.sources.len()).filter(|place| *place != self.current));
-        order
-            .map(|place| (place, &self.sources[place]))
-            .filter_map(|(place, candidate)| (!candidate.given_up).then_some((place, candidate)))
+    /// Those that may be asked, the ones doubted least in front, and among these the one in use first. Once a reader has
+    /// `begun` nobody else goes on from what it has: whoever is doubted more waits until the others are given up.
+    fn eligible(&self, begun: bool) -> impl Iterator<Item = (usize, &Candidate)> {
+        let mut left: Vec<_> = self.sources.iter().enumerate().filter(|(_, candidate)| !candidate.given_up).collect();
+        left.sort_by_key(|(place, candidate)| (candidate.doubt, *place != self.current));
+        let least = left.first().map(|(_, candidate)| candidate.doubt);
+        left.into_iter().filter(move |(_, candidate)| !begun || Some(candidate.doubt) == least)
     }
 
     /// The first that can be asked now, and the way to it.
-    pub fn reachable(&self, agents: &Agents, now: Instant) -> Option<(usize, Path)> {
-        self.eligible().find_map(|(place, candidate)| Some((place, candidate.path(agents, now)?)))
+    pub fn reachable(&self, agents: &Agents, now: Instant, begun: bool) -> Option<(usize, Path)> {
+        self.eligible(begun).find_map(|(place, candidate)| Some((place, candidate.path(agents, now)?)))
     }
 
     /// Whether one beside the one in use can be asked now.
     pub fn another_is_reachable(&self, agents: &Agents, now: Instant) -> bool {
-        let mut others = self.eligible().filter(|(place, _)| *place != self.current);
+        let mut others = self.eligible(true).filter(|(place, _)| *place != self.current);
         others.any(|(_, candidate)| candidate.path(agents, now).is_some())
     }
 
     /// Waits until one can be asked; `None` when there is none left to wait for.
-    pub fn wait(&self, agents: &Arc<Agents>, now: Instant) -> Option<BoxFuture<'static, ()>> {
-        let waits: Vec<_> = self.eligible().map(|(_, candidate)| candidate.wait(agents, now)).collect();
+    pub fn wait(&self, agents: &Arc<Agents>, now: Instant, begun: bool) -> Option<BoxFuture<'static, ()>> {
+        let waits: Vec<_> = self.eligible(begun).map(|(_, candidate)| candidate.wait(agents, now)).collect();
         (!waits.is_empty()).then(|| select_all(waits).map(|_| ()).boxed())
     }
 }
 
 impl Candidate {
     fn path(&self, agents: &Agents, now: Instant) -> Option<Path> {
+        if self.busy_until.is_some_and(|until| now < until) {
+            return None;
+        }
         match &self.source.way {
             Way::Relay => agents.registry.link(&self.source.agent).map(Path::Relay),
-            Way::Location(remote) => {
-                self.busy_until.is_none_or(|until| now >= until).then(|| Path::Location(Arc::clone(remote)))
-            }
+            Way::Location(remote) => Some(Path::Location(Arc::clone(remote))),
         }
     }
 
     fn wait(&self, agents: &Arc<Agents>, now: Instant) -> BoxFuture<'static, ()> {
-        match &self.source.way {
-            Way::Relay => {
+        let busy_until = self.busy_until.filter(|until| now < *until);
+        match (&self.source.way, busy_until) {
+            (Way::Relay, None) => {
                 let (agents, agent) = (Arc::clone(agents), self.source.agent.clone());
                 async move { drop(agents.registry.online(&agent).await) }.boxed()
             }
-            Way::Location(_) => tokio::time::sleep_until(self.busy_until.unwrap_or(now)).boxed(),
+            (_, until) => tokio::time::sleep_until(until.unwrap_or(now)).boxed(),
         }
     }
 }

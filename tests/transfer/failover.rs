@@ -42,6 +42,9 @@ async fn a_wrong_chunk_is_asked_of_another_agent_while_none_of_it_was_sent() {
     assert_bytes(&body(stage.get(&url(&set)).await).await, &set.files[0].bytes, "two agents' bytes");
     assert_eq!(asked(&ada), [(2 * FRAME as u64, 2 * FRAME as u64)]);
     // Once a part of a wrong chunk was sent, nothing can mend it.
+    let stage = Stage::new().await;
+    let eve = stage.agent_with("eve", &set).await;
+    let _ada = stage.agent_with("ada", &set).await;
     eve.behave(Behaviour::obedient().at(2 * FRAME as u64 + 9, Fault::Corrupt).always());
     let received = cut(stage.get(&url(&set)).await).await;
     assert!(received.len() < 3 * FRAME);

@@ -8,6 +8,7 @@ mod support;
 mod cached;
 mod cancel;
 mod credit;
+mod doubted;
 mod failover;
 mod fair;
 mod full_disk;

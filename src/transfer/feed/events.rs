@@ -11,6 +11,7 @@ use crate::outbound::FetchError;
 use crate::protocol::limits::CONCURRENT_READS;
 use crate::read::Mismatch;
 use crate::transfer::TransferError;
+use crate::transfer::doubts::Cause;
 use crate::transfer::error::{Remedy, remedy};
 use crate::transfer::location::{FetchEnd, Refusal};
 
@@ -34,6 +35,12 @@ impl Feed {
         }
         let source = self.sources.place();
         let (span, position) = (self.verifier.span_start(), self.verifier.position());
+        if span.is_none_or(|start| start == position) {
+            self.span_sources.clear();
+        }
+        if !self.span_sources.contains(&source) {
+            self.span_sources.push(source);
+        }
         let (spool, keeping, fast) = (&self.spool, &mut self.keeping, self.window.is_fast());
         let (verifier, released) = (&mut self.verifier, &mut self.released);
         let served_by = self.sources.current();
@@ -54,7 +61,7 @@ impl Feed {
         let checked = if fast { self.transfers.beside.run(accept) } else { accept() };
         // A span that began within this frame is this source's alone; one that went on may be another's in part.
         let went_on = |start| Some(start) == span && position > start;
-        let alone = |start| !went_on(start) || self.span_source == Some(source);
+        let alone = |start| !went_on(start) || self.span_sources == [source];
         self.keeping
             .settle(|object| (has_the_bytes(served_by) && alone(object.range.start)).then_some(&served_by.agent));
         let is_whole = checked.is_ok() && self.verifier.is_of_whole() && self.verifier.position() == self.size;
@@ -65,7 +72,9 @@ impl Feed {
             let alone = alone(mismatch.span.start);
             return self.on_mismatch(mismatch, alone);
         }
-        self.span_source = self.verifier.span_start().filter(|start| alone(*start)).map(|_| source);
+        if self.verifier.span_start() != span {
+            self.span_sources = vec![source];
+        }
         if self.reads.front().is_some_and(|asked| asked.upstream.range().end == self.verifier.position()) {
             // Every byte is here. The `blob.end` that follows is the connection's to check.
             self.reads.pop_front();
@@ -81,6 +90,15 @@ impl Feed {
         for live in self.spool.transfers().iter().filter(|_| mismatch.released) {
             self.transfers.mismatches.remember(&live.reader, source, self.sha256, mismatch.span);
         }
+        let current = self.sources.place();
+        let cause = |place: usize| match (alone, place == current) {
+            (true, _) => Cause::Wrong,
+            (false, true) => Cause::Ended,
+            (false, false) => Cause::Unfinished,
+        };
+        let brought = if alone { vec![current] } else { std::mem::take(&mut self.span_sources) };
+        self.doubt(&brought.into_iter().map(|place| (place, cause(place))).collect::<Vec<_>>());
+        let source = &self.sources.current().agent;
         self.keeping.drop_unfinished();
         tracing::warn!(transfers = self.riders(), sha256 = %self.sha256, start = mismatch.span.start,
             end = mismatch.span.end, agent = alone.then(|| tracing::field::display(source)),
@@ -101,6 +119,15 @@ impl Feed {
         self.path = None;
         self.count_resume("hash_mismatch");
         Ok(())
+    }
+
+    /// These are asked after others from now on.
+    fn doubt(&mut self, causes: &[(usize, Cause)]) {
+        let doubts = &self.transfers.doubts;
+        for (place, cause) in causes {
+            doubts.raise(self.sources.agent(*place), self.sha256, *cause);
+        }
+        self.sources.doubt_again(|agent| doubts.about(agent, self.sha256));
     }
 
     pub(super) fn on_end(&mut self, end: &ReadEnd) -> Result<(), TransferError> {
@@ -178,7 +205,14 @@ impl Feed {
         let now = Instant::now();
         if self.granted() > 0 && now >= self.last_progress + self.transfers.limits.read_timeout {
             self.drop_reads();
-            self.sources.failed(TransferError::AgentFailed);
+            let timeout = self.transfers.limits.read_timeout;
+            self.doubt(&[(self.sources.place(), Cause::Silent)]);
+            if self.sources.another_is_reachable(&self.transfers.agents, now) {
+                // A reader has waited for it long enough.
+                self.sources.leave_alone(now + timeout, TransferError::AgentFailed);
+            } else {
+                self.sources.failed(TransferError::AgentFailed);
+            }
             self.lose_path();
             self.last_progress = now;
             tracing::warn!(transfers = self.riders(), agent = %self.sources.current().agent,

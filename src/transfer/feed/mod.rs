@@ -26,7 +26,7 @@ use super::source::{Path, Sources};
 use super::spool::{ReadersDid, Spool};
 use super::{TransferError, Transfers};
 use crate::agents::{Sharing, Slot, SlotRequest};
-use crate::protocol::{ByteRange, Sha256};
+use crate::protocol::{ByteRange, Principal, Sha256};
 use crate::read::{Coverage, Held, Plan, Promise, Verifier, Window};
 
 pub use events::RESUMES;
@@ -45,8 +45,8 @@ pub struct Feed {
     range: ByteRange,
     sources: Sources,
     verifier: Verifier,
-    /// The place of the source that every byte of the span being hashed came from, if it was one.
-    span_source: Option<usize>,
+    /// The places of the sources that the bytes of the span being hashed came from, each once.
+    span_sources: Vec<usize>,
     plan: Plan,
     window: Window,
     spool: Arc<Spool>,
@@ -91,19 +91,19 @@ impl Feed {
     pub fn new(transfers: Arc<Transfers>, course: &Course, range: ByteRange, spool: Arc<Spool>, begun: bool) -> Self {
         let now = Instant::now();
         let readable = &course.readable;
-        let mut sources = readable.sources.clone();
+        let doubt = |agent: &Principal| transfers.doubts.about(agent, readable.sha256);
+        let mut sources = Sources::new(readable.sources.clone(), doubt);
         if Promise::new(range, readable.size, readable.chunks.as_deref()).coverage() != Coverage::Full {
             // Bytes that nothing checks are taken on nobody's word but the first's.
-            let first = sources.first().map(|source| source.agent.clone());
-            sources.retain(|source| Some(&source.agent) == first.as_ref());
+            sources.trust_only_first();
         }
         Self {
             sha256: readable.sha256,
             size: readable.size,
             range,
             verifier: Verifier::new(range, readable.size, readable.sha256, readable.chunks.clone()),
-            sources: Sources::new(sources),
-            span_source: None,
+            sources,
+            span_sources: Vec::new(),
             plan: Plan::new(range),
             window: Window::starting(transfers.first_window()),
             spool,

@@ -23,13 +23,13 @@ impl Feed {
         if self.path.is_some() || self.waiting.is_some() {
             return Ok(());
         }
-        if let Some((place, path)) = self.sources.reachable(&self.transfers.agents, now) {
+        if let Some((place, path)) = self.sources.reachable(&self.transfers.agents, now, self.released) {
             self.sources.choose(place);
             self.spool.set_agent(&self.sources.current().agent);
             self.path = Some(path);
             return Ok(());
         }
-        self.waiting = self.sources.wait(&self.transfers.agents, now);
+        self.waiting = self.sources.wait(&self.transfers.agents, now, self.released);
         if self.waiting.is_none() || self.waited_too_long(now) {
             return Err(self.sources.error());
         }
