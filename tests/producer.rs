@@ -162,7 +162,7 @@ async fn each_refusal_has_its_code_on_the_wire() {
     std::fs::write(dir.path().join("a"), "other").unwrap();
     peer.send(json!({"type": "blob.cancel", "request_id": "n0"})).await;
     let changed = json!({"type": "blob.read", "request_id": "c", "sha256": hash, "offset": 0, "length": 1});
-    assert_eq!(refusal_of(&mut peer, changed).await["error"]["code"], "read_failed");
+    assert_eq!(refusal_of(&mut peer, changed).await["error"]["code"], "unknown_blob");
     agent.stop().await;
 }
 
@@ -375,7 +375,7 @@ async fn a_file_that_changed_is_told_once() {
         for request in ["1", "2"] {
             let read =
                 json!({"type": "blob.read", "request_id": request, "sha256": sha256(bytes), "offset": 0, "length": 1});
-            assert_eq!(refusal_of(&mut peer, read).await["error"]["code"], "read_failed");
+            assert_eq!(refusal_of(&mut peer, read).await["error"]["code"], "unknown_blob");
         }
         let told = agent.event(|event| matches!(event, AgentEvent::Unserved { .. })).await;
         assert!(matches!(told, AgentEvent::Unserved { path, .. } if path.ends_with(file)));

@@ -98,6 +98,7 @@ impl Gateway {
         make_data_dir(&settings.data_dir)?;
         let tracker = TaskTracker::new();
         let outbound = Outbound::new(settings.allow_hosts.clone(), FETCHES, metrics.clone());
+        let had_secret = settings.token_secret_file.exists();
         let mut tokens = Tokens::open(&settings.token_secret_file)?;
         if let Some(options) = settings.platform.clone() {
             tokens = tokens.with_platform(Platform::new(options, outbound.clone(), tracker.clone()));
@@ -105,6 +106,10 @@ impl Gateway {
         let public_url = settings.public_url(public.address());
         let key = GatewayKey::open(&settings.signing_key_file, &public_url.to_string())?;
         let store = open_store(&settings, true, &clock).await?;
+        if !had_secret && store.agents(None, 1).await.is_ok_and(|known| !known.items.is_empty()) {
+            tracing::warn!(secret = %settings.token_secret_file.display(),
+                "there was no token secret, so a new one was made: no token that was handed out before is good any more");
+        }
         // It answered just now; a look at the metrics before the first check must not find it down.
         metrics.database_up.set(1);
         let (draining, cut) = (CancellationToken::new(), CancellationToken::new());

@@ -109,8 +109,9 @@ pub(super) fn unchanged(file: &File, expected: Fingerprint) -> io::Result<()> {
     if Fingerprint::of(&file.metadata()?) == expected { Ok(()) } else { Err(changed()) }
 }
 
+/// The published bytes are there no more than those of a file that was removed.
 fn changed() -> io::Error {
-    io::Error::other("the file has changed since it was published")
+    io::Error::new(io::ErrorKind::NotFound, "the file has changed since it was published")
 }
 
 /// Every regular file below `root`, sorted by path. Links are not followed, and what is hidden is looked at only with

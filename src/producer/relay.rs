@@ -5,6 +5,7 @@
 //! a cancelled read from the moment of the cancel.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -57,6 +58,8 @@ struct Read {
     /// Absent while a fetch holds it, and before the first.
     open: Option<OpenBlob>,
     fetching: bool,
+    /// Some of it was read from the file.
+    begun: bool,
     /// Read from the file and not sent, in order.
     fetched: VecDeque<Bytes>,
     /// Bytes of the read that were asked of the file so far.
@@ -154,6 +157,7 @@ impl Relay {
             blob,
             open: None,
             fetching: false,
+            begun: false,
             fetched: VecDeque::new(),
             asked: 0,
             credit: read.credit.unwrap_or(CREDIT_DEFAULT).min(CREDIT_MAX),
@@ -217,7 +221,7 @@ impl Relay {
         let read = &mut self.reads[position];
         match fetched.outcome {
             Ok((open, frames)) => {
-                read.fetching = false;
+                (read.fetching, read.begun) = (false, true);
                 read.open = Some(open);
                 read.fetched.extend(frames);
             }
@@ -228,7 +232,12 @@ impl Relay {
                     if let Some(path) = self.registry.lose(&read.blob) {
                         (self.events)(AgentEvent::Unserved { path, reason: error.to_string() });
                     }
-                    self.refuse(read.request_id, BlobErrorCode::ReadFailed, "the bytes could not be read");
+                    let gone = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof);
+                    let (code, message) = match gone && !read.begun {
+                        true => (BlobErrorCode::UnknownBlob, "the file is gone or has changed"),
+                        false => (BlobErrorCode::ReadFailed, "the bytes could not be read"),
+                    };
+                    self.refuse(read.request_id, code, message);
                 }
             }
         }

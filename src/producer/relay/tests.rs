@@ -254,10 +254,10 @@ fn a_file_that_changed_is_a_failed_read() {
     // One frame had been read before the change.
     assert_eq!(bench.sent().last().unwrap(), "a read_failed");
     bench.read("b", 0, 1, None);
-    assert_eq!(bench.sent(), ["b read_failed"]);
+    assert_eq!(bench.sent(), ["b unknown_blob"]);
     std::fs::remove_file(&location).unwrap();
     bench.read("c", 0, 1, None);
-    assert_eq!(bench.sent(), ["c read_failed"]);
+    assert_eq!(bench.sent(), ["c unknown_blob"]);
 }
 
 #[test]
