@@ -56,12 +56,6 @@ impl Sources {
         Self { sources, current: 0, failed: None }
     }
 
-    /// Only the first one's agent is asked.
-    pub fn trust_only_first(&mut self) {
-        let first = self.sources.first().map(|first| first.source.agent.clone());
-        self.sources.retain(|candidate| Some(&candidate.source.agent) == first.as_ref());
-    }
-
     /// The agent of one of them.
     pub fn agent(&self, place: usize) -> &Principal {
         &self.sources[place].source.agent

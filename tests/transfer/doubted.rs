@@ -69,3 +69,19 @@ async fn who_is_silent_is_waited_for_once() {
     }
     assert_eq!(eve.reads().len(), 1);
 }
+
+#[tokio::test]
+async fn doubt_puts_nobody_elses_bytes_where_nothing_checks_them() {
+    let stage = Stage::new().await;
+    let [_, set] = sets();
+    let mut ada = stage.agent_with("ada", &set).await;
+    let eve = stage.agent_with("eve", &set).await;
+    eve.serve_as(&set.files[0].sha256, &bytes(2, 6 * FRAME));
+    ada.behave(Behaviour::obedient().at(FRAME as u64 + 9, Fault::Die));
+    cut(stage.get(&url(&set)).await).await;
+    ada.reconnect().await;
+    // Of a file without a chunk list nothing checks a part: it is ada's to give, although she is doubted more by now.
+    let answer = stage.range(&url(&set), "bytes=0-89").await;
+    assert_eq!(answer.header("sluice-verified"), "none");
+    assert_bytes(&body(answer).await, &set.files[0].bytes[..90], "ada's bytes");
+}

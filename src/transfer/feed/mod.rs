@@ -92,17 +92,18 @@ impl Feed {
         let now = Instant::now();
         let readable = &course.readable;
         let doubt = |agent: &Principal| transfers.doubts.about(agent, readable.sha256);
-        let mut sources = Sources::new(readable.sources.clone(), doubt);
+        let mut sources = readable.sources.clone();
         if Promise::new(range, readable.size, readable.chunks.as_deref()).coverage() != Coverage::Full {
-            // Bytes that nothing checks are taken on nobody's word but the first's.
-            sources.trust_only_first();
+            // Bytes that nothing checks are taken on nobody's word but the first's, whatever is doubted.
+            let first = sources.first().map(|source| source.agent.clone());
+            sources.retain(|source| Some(&source.agent) == first.as_ref());
         }
         Self {
             sha256: readable.sha256,
             size: readable.size,
             range,
             verifier: Verifier::new(range, readable.size, readable.sha256, readable.chunks.clone()),
-            sources,
+            sources: Sources::new(sources, doubt),
             span_sources: Vec::new(),
             plan: Plan::new(range),
             window: Window::starting(transfers.first_window()),
