@@ -112,18 +112,20 @@ impl Sources {
         self.failed.unwrap_or(TransferError::AgentOffline)
     }
 
-    /// Those that may be asked, the ones doubted least in front, and among these the one in use first. Once a reader has
-    /// `begun` nobody else goes on from what it has: whoever is doubted more waits until the others are given up.
-    fn eligible(&self, begun: bool) -> impl Iterator<Item = (usize, &Candidate)> {
+    /// Those that may be asked, the ones doubted least in front, and among these the one in use first. Where it is
+    /// `strict`, nobody who is doubted more goes on from another's bytes.
+    fn eligible(&self, strict: bool) -> impl Iterator<Item = (usize, &Candidate)> {
         let mut left: Vec<_> = self.sources.iter().enumerate().filter(|(_, candidate)| !candidate.given_up).collect();
         left.sort_by_key(|(place, candidate)| (candidate.doubt, *place != self.current));
         let least = left.first().map(|(_, candidate)| candidate.doubt);
-        left.into_iter().filter(move |(_, candidate)| !begun || Some(candidate.doubt) == least)
+        let current = self.current;
+        left.into_iter()
+            .filter(move |(place, candidate)| !strict || *place == current || Some(candidate.doubt) == least)
     }
 
     /// The first that can be asked now, and the way to it.
-    pub fn reachable(&self, agents: &Agents, now: Instant, begun: bool) -> Option<(usize, Path)> {
-        self.eligible(begun).find_map(|(place, candidate)| Some((place, candidate.path(agents, now)?)))
+    pub fn reachable(&self, agents: &Agents, now: Instant, strict: bool) -> Option<(usize, Path)> {
+        self.eligible(strict).find_map(|(place, candidate)| Some((place, candidate.path(agents, now)?)))
     }
 
     /// Whether one beside the one in use can be asked now.
@@ -133,8 +135,8 @@ impl Sources {
     }
 
     /// Waits until one can be asked; `None` when there is none left to wait for.
-    pub fn wait(&self, agents: &Arc<Agents>, now: Instant, begun: bool) -> Option<BoxFuture<'static, ()>> {
-        let waits: Vec<_> = self.eligible(begun).map(|(_, candidate)| candidate.wait(agents, now)).collect();
+    pub fn wait(&self, agents: &Arc<Agents>, now: Instant, strict: bool) -> Option<BoxFuture<'static, ()>> {
+        let waits: Vec<_> = self.eligible(strict).map(|(_, candidate)| candidate.wait(agents, now)).collect();
         (!waits.is_empty()).then(|| select_all(waits).map(|_| ()).boxed())
     }
 }

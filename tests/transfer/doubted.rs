@@ -85,3 +85,31 @@ async fn doubt_puts_nobody_elses_bytes_where_nothing_checks_them() {
     assert_eq!(answer.header("sluice-verified"), "none");
     assert_bytes(&body(answer).await, &set.files[0].bytes[..90], "ada's bytes");
 }
+
+#[tokio::test]
+async fn who_is_doubted_less_and_is_gone_keeps_nobody_from_the_rest() {
+    for read in ["silent", "gone"] {
+        let window = |layer: &mut sluice::config::Layer| {
+            layer.read_timeout = Some(span("300ms"));
+            layer.resume_window = Some(span("2s"));
+        };
+        let stage = Stage::with(window).await;
+        let [set, _] = sets();
+        let mut eve = stage.agent_with("eve", &set).await;
+        let ada = stage.agent_with("ada", &set).await;
+        if read == "silent" {
+            // Nothing is known against eve, who is not there; ada is silent once, in the middle of the answer.
+            eve.cut().await;
+            stage.gateway.wait_for_metric("sluice_agents_online", 1.0).await;
+            ada.behave(Behaviour::obedient().at(FRAME as u64 + 9, Fault::Stall));
+        } else {
+            // Ada was silent before, so that eve comes first, who then dies and does not come back.
+            eve.behave(Behaviour::obedient().at(0, Fault::Error("unknown_blob")));
+            ada.behave(Behaviour::obedient().at(0, Fault::Stall));
+            let _ = stage.get(&url(&set)).await;
+            eve.behave(Behaviour::obedient().at(FRAME as u64 + 9, Fault::Die));
+        }
+        let answer = tokio::time::timeout(Duration::from_secs(20), stage.get(&url(&set))).await.unwrap();
+        assert_bytes(&body(answer).await, &set.files[0].bytes, read);
+    }
+}

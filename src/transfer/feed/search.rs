@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::time::Instant;
 
 use super::Feed;
@@ -14,6 +15,9 @@ use crate::transfer::source::Path;
 /// The first and the longest pause before asking again what was refused.
 pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
+/// The part of a reader's patience (one over this) for which others wait for those that are doubted less.
+const STRICT: u32 = 4;
+
 /// How long to wait before looking again at a rate that only frames of others let through.
 const HELD_PAUSE: Duration = Duration::from_millis(100);
 
@@ -23,13 +27,21 @@ impl Feed {
         if self.path.is_some() || self.waiting.is_some() {
             return Ok(());
         }
-        if let Some((place, path)) = self.sources.reachable(&self.transfers.agents, now, self.released) {
+        // What a reader has is gone on from by others only once those that are doubted less did not come.
+        let strict_until = self.wanting_since.unwrap_or(now) + self.patience() / STRICT;
+        let strict = self.released && now < strict_until;
+        if let Some((place, path)) = self.sources.reachable(&self.transfers.agents, now, strict) {
             self.sources.choose(place);
             self.spool.set_agent(&self.sources.current().agent);
             self.path = Some(path);
             return Ok(());
         }
-        self.waiting = self.sources.wait(&self.transfers.agents, now, self.released);
+        let waits = self.sources.wait(&self.transfers.agents, now, strict);
+        self.waiting = waits.map(|waits| match strict {
+            // Whichever way it ends, it is looked again.
+            true => tokio::time::timeout_at(strict_until, waits).map(drop).boxed(),
+            false => waits,
+        });
         if self.waiting.is_none() || self.waited_too_long(now) {
             return Err(self.sources.error());
         }
