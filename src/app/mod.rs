@@ -108,7 +108,8 @@ impl Gateway {
         let store = open_store(&settings, true, &clock).await?;
         if !had_secret && store.agents(None, 1).await.is_ok_and(|known| !known.items.is_empty()) {
             tracing::warn!(secret = %settings.token_secret_file.display(),
-                "there was no token secret, so a new one was made: no token that was handed out before is good any more");
+                "there was no token secret, so a new one was made: tokens that `sluice token` made before are good no more \
+                 (put the old file back, or name it by --token-secret-file, and start again)");
         }
         // It answered just now; a look at the metrics before the first check must not find it down.
         metrics.database_up.set(1);
