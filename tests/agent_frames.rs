@@ -65,8 +65,12 @@ impl House {
 
 /// A WebSocket frame's header, masked with zeros: what follows goes over the wire as it is.
 fn header(opcode: u8, len: u64) -> Vec<u8> {
-    let mut header = vec![0x80 | opcode, 0x80 | 127];
-    header.extend(len.to_be_bytes());
+    // The fewest bytes that the length takes (RFC 6455 section 5.2).
+    let mut header = match len {
+        ..126 => vec![0x80 | opcode, 0x80 | len as u8],
+        126..65536 => [&[0x80 | opcode, 0x80 | 126], &(len as u16).to_be_bytes()[..]].concat(),
+        _ => [&[0x80 | opcode, 0x80 | 127], &len.to_be_bytes()[..]].concat(),
+    };
     header.extend([0; 4]);
     header
 }
@@ -197,12 +201,14 @@ async fn what_is_no_message_is_told_why_it_is_closed() {
         (header(1, control_limit + 1), 1009),
         (header(2, u64::MAX >> 1), 1009),
         (framed(1, b"{\"type\":\"\xff\xfe\"}"), 1007),
-        // Reserved bits and opcodes, a ping that is too long, a continuation of nothing, an unmasked frame.
+        // Reserved bits and opcodes, a ping that is too long, a continuation of nothing, an unmasked frame, a length in
+        // more bytes than it takes.
         (vec![0xf1, 0x80, 0, 0, 0, 0], 1002),
         (framed(3, b""), 1002),
         (framed(9, &[0; 200]), 1002),
         (framed(0, b"x"), 1002),
         (vec![0x81, 0x02, b'{', b'}'], 1002),
+        (vec![0x81, 0x80 | 126, 0, 2, 0, 0, 0, 0, b'{', b'}'], 1002),
     ] {
         let mut wire = house.wire().await;
         let before = house.gateway.metric(&format!("{ENDED}{{reason=\"{code}\"}}"));
@@ -226,6 +232,21 @@ async fn what_is_no_message_is_told_why_it_is_closed() {
     house.serves().await;
     drop(half);
     house.gateway.wait_for_metric(&format!("{ENDED}{{reason=\"lost\"}}"), 1.0).await;
+    house.serves().await;
+}
+
+/// Each answer waits in memory until it is written.
+#[tokio::test]
+async fn pings_of_an_agent_that_reads_no_answers_end_its_connection() {
+    let house = House::open().await;
+    let mut wire = house.wire().await;
+    let pings = framed(9, &[0; 125]).repeat(1000);
+    let flood = async { while wire.try_send_raw(&pings).await.is_ok() {} };
+    tokio::select! {
+        () = flood => {}
+        () = house.wait_for_ended(1008, 1) => {}
+    }
+    house.wait_for_ended(1008, 1).await;
     house.serves().await;
 }
 

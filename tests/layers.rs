@@ -16,7 +16,7 @@ const ONLY_IN: [(&str, &[&str]); 4] = [
     // Agents and the demo's download stand at the other end of the wire.
     ("StatusCode", &["http/", "producer/", "demo/download.rs"]),
     // The agent's side dials; the upgrade answers.
-    ("tungstenite", &["producer/", "http/connect/"]),
+    ("tokio_websockets", &["producer/link.rs", "http/connect/socket.rs"]),
 ];
 
 /// What modules without I/O and clock do not know.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt as _, Sink, Stream, StreamExt as _};
+use futures_util::{FutureExt as _, Sink, SinkExt as _, Stream, StreamExt as _};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -426,6 +426,8 @@ where
             }
             // The peer's own close ends the stream; what it still sends before is of no use any more.
             while let Some(Ok(_)) = self.socket.next().await {}
+            // Whatever is left of it would reset the connection, and the close with it, if nobody read it.
+            let _ = self.socket.close().await;
         };
         // A peer that does not take the close in time is dropped without it.
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, goodbye).await;

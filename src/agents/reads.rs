@@ -9,6 +9,7 @@ use super::answer::{Answer, NewRead, ReadEnd};
 use super::registry::Kind;
 use crate::protocol::data::DataFrame;
 use crate::protocol::frames::{BlobEnd, BlobError, BlobErrorCode};
+use crate::protocol::limits::DATA_PAYLOAD;
 use crate::protocol::{Principal, RequestId};
 use crate::read::Violation;
 
@@ -195,7 +196,7 @@ impl Reads {
 }
 
 /// Payloads below this are copied out of the buffer they came in.
-const COPIED_BELOW: usize = 32 * 1024;
+const COPIED_BELOW: usize = DATA_PAYLOAD / 2;
 
 /// Reads a binary message as a `blob.data` frame.
 ///
@@ -219,7 +220,7 @@ mod tests {
     use super::super::slots::Slots;
     use super::*;
     use crate::protocol::frames::ErrorBody;
-    use crate::protocol::limits::{CONCURRENT_READS, DATA_PAYLOAD};
+    use crate::protocol::limits::CONCURRENT_READS;
     use crate::protocol::{ByteRange, Sha256};
 
     struct Fixture {

@@ -31,8 +31,8 @@ pub(super) struct Address {
     pub(super) port: u16,
     /// As it goes into the `Host` header.
     pub(super) authority: String,
-    path: String,
-    query: Option<String>,
+    control: Uri,
+    data: Uri,
 }
 
 impl Address {
@@ -59,38 +59,35 @@ impl Address {
             "" | "/" => "/ws",
             path => path,
         };
+        let target = |query: Option<String>| match query {
+            Some(query) => format!("{path}?{query}").parse().map_err(|_| not_a_url()),
+            None => path.parse().map_err(|_| not_a_url()),
+        };
+        let query = uri.query();
         Ok(Self {
             tls,
             host: host.to_owned(),
             port: authority.port_u16().unwrap_or(if tls { 443 } else { 80 }),
             authority: authority.as_str().to_owned(),
-            path: path.to_owned(),
-            query: uri.query().map(str::to_owned),
+            control: target(query.map(str::to_owned))?,
+            data: target(Some(query.map_or("conn=data".to_owned(), |query| format!("{query}&conn=data"))))?,
         })
     }
 
-    /// The URL of the control connection's upgrade.
-    pub(super) fn control(&self) -> String {
-        self.url(self.query.as_deref())
+    /// What the control connection's upgrade asks for (RFC 9112 section 3.2.1).
+    pub(super) fn control(&self) -> &Uri {
+        &self.control
     }
 
-    /// The URL of the data connection's upgrade: the same with `conn=data`.
-    pub(super) fn data(&self) -> String {
-        match &self.query {
-            Some(query) => self.url(Some(&format!("{query}&conn=data"))),
-            None => self.url(Some("conn=data")),
-        }
+    /// What the data connection's upgrade asks for: the same with `conn=data`.
+    pub(super) fn data(&self) -> &Uri {
+        &self.data
     }
 
     /// The agent's own URL at this gateway: what a set names as its producer.
     pub(super) fn agent_url(&self, name: &AgentName) -> String {
         let name = utf8_percent_encode(name.as_str(), SEGMENT);
         format!("{}://{}/agents/{name}", if self.tls { "https" } else { "http" }, self.authority)
-    }
-
-    fn url(&self, query: Option<&str>) -> String {
-        let (mark, query) = query.map_or(("", ""), |query| ("?", query));
-        format!("{}://{}{}{mark}{query}", if self.tls { "wss" } else { "ws" }, self.authority, self.path)
     }
 }
 
@@ -103,8 +100,8 @@ mod tests {
         for url in ["http://gw.example:8080", "ws://gw.example:8080/", "http://gw.example:8080/ws"] {
             let address = Address::parse(url).unwrap();
             assert_eq!((address.host.as_str(), address.port), ("gw.example", 8080), "{url}");
-            assert_eq!(address.control(), "ws://gw.example:8080/ws");
-            assert_eq!(address.data(), "ws://gw.example:8080/ws?conn=data");
+            assert_eq!((address.authority.as_str(), address.control()), ("gw.example:8080", &Uri::from_static("/ws")));
+            assert_eq!(address.data(), "/ws?conn=data");
         }
     }
 
@@ -112,15 +109,15 @@ mod tests {
     fn an_own_path_and_query_stay() {
         let address = Address::parse("ws://gw.example/relay/?zone=a").unwrap();
         assert_eq!(address.port, 80);
-        assert_eq!(address.control(), "ws://gw.example/relay/?zone=a");
-        assert_eq!(address.data(), "ws://gw.example/relay/?zone=a&conn=data");
+        assert_eq!(address.control(), "/relay/?zone=a");
+        assert_eq!(address.data(), "/relay/?zone=a&conn=data");
     }
 
     #[test]
     fn tls_has_its_own_scheme_and_port() {
         for url in ["https://gw.example", "wss://gw.example/ws"] {
             let address = Address::parse(url).unwrap();
-            assert_eq!((address.port, address.control().as_str()), (443, "wss://gw.example/ws"));
+            assert_eq!((address.tls, address.port, address.authority.as_str()), (true, 443, "gw.example"));
             assert_eq!(address.agent_url(&"mini".parse().unwrap()), "https://gw.example/agents/mini");
         }
     }
@@ -128,8 +125,7 @@ mod tests {
     #[test]
     fn brackets_are_not_part_of_an_address() {
         let address = Address::parse("http://[::1]:9").unwrap();
-        assert_eq!((address.host.as_str(), address.port), ("::1", 9));
-        assert_eq!(address.control(), "ws://[::1]:9/ws");
+        assert_eq!((address.host.as_str(), address.port, address.authority.as_str()), ("::1", 9, "[::1]:9"));
     }
 
     #[test]

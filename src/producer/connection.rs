@@ -3,20 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{AUTHORIZATION, HeaderValue, USER_AGENT};
 use http::{Request, StatusCode};
+use http_body_util::Empty;
+use hyper::upgrade::Upgraded;
+use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_tungstenite::client_async_tls_with_config;
-use tokio_tungstenite::tungstenite;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
 use super::address::Address;
 use super::link::{Link, Lost};
 use super::registry::Registry;
 use super::relay::{Relay, Slots};
+use super::upgrade::{NotUpgraded, upgrade};
 use super::{AgentError, AgentOptions, EventSink};
+use crate::net::tls;
 use crate::protocol::AgentName;
 use crate::protocol::frames::Envelope;
 
@@ -78,7 +82,7 @@ pub(super) enum Undialled {
     Unreachable { host: String, port: u16, error: std::io::Error },
     /// The upgrade failed otherwise.
     #[error("the upgrade failed: {0}")]
-    Upgrade(Box<tungstenite::Error>),
+    Upgrade(NotUpgraded),
     /// It took too long.
     #[error("the gateway did not answer within {OPEN_TIMEOUT:?}")]
     Timeout,
@@ -96,13 +100,16 @@ fn advice(status: StatusCode) -> &'static str {
 pub(super) struct Dialler {
     address: Address,
     authorization: HeaderValue,
+    /// Where the address asks for it.
+    tls: Option<TlsConnector>,
 }
 
 impl Dialler {
     pub(super) fn new(address: Address, token: &str) -> Result<Self, AgentError> {
         let mut authorization = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| AgentError::Token)?;
         authorization.set_sensitive(true);
-        Ok(Self { address, authorization })
+        let tls = if address.tls { tls::connector(tls::system_roots()) } else { None };
+        Ok(Self { address, authorization, tls })
     }
 
     async fn dial(&self, kind: Kind, relay: Relay) -> Result<Link, Undialled> {
@@ -110,48 +117,51 @@ impl Dialler {
     }
 
     async fn open(&self, kind: Kind, relay: Relay) -> Result<Link, Undialled> {
-        let request = self.request(kind).map_err(|error| Undialled::Upgrade(Box::new(error)))?;
         let Address { host, port, .. } = &self.address;
         let unreachable = |error| Undialled::Unreachable { host: host.clone(), port: *port, error };
         let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(unreachable)?;
         // Frames are written whole; waiting to fill a segment would only delay small ones.
         stream.set_nodelay(true).map_err(unreachable)?;
-        match client_async_tls_with_config(request, stream, Some(Link::config()), None).await {
-            Ok((socket, _)) => Ok(Link::new(socket, relay)),
-            Err(tungstenite::Error::Http(response)) => Err(match response.status() {
-                status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => Undialled::Refused(status),
-                status => Undialled::Status(status),
-            }),
-            Err(error) => Err(self.undialled(error)),
-        }
+        self.upgrade(stream, kind).await.map(|upgraded| Link::new(upgraded, relay))
     }
 
-    /// What an upgrade means that broke.
-    fn undialled(&self, error: tungstenite::Error) -> Undialled {
-        use tungstenite::Error::{HttpFormat, Io, Protocol, Tls};
-        let Address { host, port, tls, .. } = &self.address;
-        let (at, reason) = (format!("{host}:{port}"), error.to_string());
-        match error {
-            // What TLS makes of other bytes is told as an error of reading.
-            Io(_) | Tls(_) if *tls => Undialled::Tls { at, reason },
-            Protocol(_) | HttpFormat(_) => Undialled::NotHttp { at, reason },
-            error => Undialled::Upgrade(Box::new(error)),
-        }
+    async fn upgrade(&self, stream: TcpStream, kind: Kind) -> Result<Upgraded, Undialled> {
+        let Address { host, port, tls, authority, .. } = &self.address;
+        let at = || format!("{host}:{port}");
+        let authority = HeaderValue::from_str(authority).map_err(|_| Undialled::Upgrade(NotUpgraded::NotAccepted))?;
+        let request = self.request(kind);
+        let upgraded = if *tls {
+            let failed = |reason: String| Undialled::Tls { at: at(), reason };
+            let connector = self.tls.as_ref().ok_or_else(|| failed("TLS is not available".to_owned()))?;
+            let server = ServerName::try_from(host.clone()).map_err(|error| failed(error.to_string()))?;
+            let stream = connector.connect(server, stream).await.map_err(|error| failed(error.to_string()))?;
+            upgrade(stream, authority, request).await
+        } else {
+            upgrade(stream, authority, request).await
+        };
+        upgraded.map_err(|error| match error {
+            NotUpgraded::Status(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)) => {
+                Undialled::Refused(status)
+            }
+            NotUpgraded::Status(status) => Undialled::Status(status),
+            NotUpgraded::Http(error) if error.is_parse() => Undialled::NotHttp { at: at(), reason: error.to_string() },
+            error => Undialled::Upgrade(error),
+        })
     }
 
-    fn request(&self, kind: Kind) -> Result<Request<()>, tungstenite::Error> {
-        let mut request = match kind {
-            Kind::Control => self.address.control(),
-            Kind::Data => self.address.data(),
-        }
-        .into_client_request()?;
+    fn request(&self, kind: Kind) -> Request<Empty<Bytes>> {
+        let mut request = Request::new(Empty::new());
+        *request.uri_mut() = match kind {
+            Kind::Control => self.address.control().clone(),
+            Kind::Data => self.address.data().clone(),
+        };
         let headers = request.headers_mut();
         headers.insert(AUTHORIZATION, self.authorization.clone());
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("sluice-agent/", env!("CARGO_PKG_VERSION"))));
         if kind == Kind::Data {
             headers.insert("UAMP-Connection", HeaderValue::from_static("data"));
         }
-        Ok(request)
+        request
     }
 }
 

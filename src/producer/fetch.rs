@@ -12,8 +12,8 @@ pub(super) fn fetch(fetch: Fetch) -> Fetched {
     Fetched { key: fetch.key, outcome: read_frames(fetch) }
 }
 
-fn read_frames(mut fetch: Fetch) -> std::io::Result<(OpenBlob, Vec<Bytes>)> {
-    let mut open = match fetch.open {
+fn read_frames(fetch: Fetch) -> std::io::Result<(OpenBlob, Vec<Bytes>)> {
+    let open = match fetch.open {
         Some(open) => open,
         None => fetch.blob.open()?,
     };
@@ -24,13 +24,11 @@ fn read_frames(mut fetch: Fetch) -> std::io::Result<(OpenBlob, Vec<Bytes>)> {
         // At most DATA_PAYLOAD, so the cast cannot lose anything.
         let payload_len = (end - offset).min(DATA_PAYLOAD as u64) as usize;
         let header = DataFrame::header(&fetch.request_id, offset, 0);
-        // A buffer used before is still warm, and has its length already.
-        let mut frame = fetch.buffers.pop().unwrap_or_default();
-        frame.resize(header.len() + payload_len, 0);
-        let (head, payload) = frame.split_at_mut(header.len());
-        head.copy_from_slice(&header);
-        open.read_at(offset, payload)?;
-        frames.push(frame.freeze());
+        // Exactly as much as it takes, so that it is masked and sent where it is.
+        let mut frame = Vec::with_capacity(header.len() + payload_len);
+        frame.extend_from_slice(&header);
+        open.append(offset, payload_len, &mut frame)?;
+        frames.push(Bytes::from(frame));
         offset += payload_len as u64;
     }
     Ok((open, frames))

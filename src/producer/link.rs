@@ -3,32 +3,25 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::{SinkExt as _, StreamExt as _};
-use tokio::net::TcpStream;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
-use tokio_tungstenite::tungstenite::protocol::frame::CloseFrame;
-use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
-use tokio_tungstenite::tungstenite::{self, Bytes, Message};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+use tokio_websockets::{ClientBuilder, CloseCode, Error, Limits, Message, WebSocketStream};
 
 use super::fetch::fetch;
 use super::relay::{Fetched, Outgoing, Relay, Reply};
 use super::wire::{Received, Sent};
 use crate::protocol::frames::{BlobErrorCode, ErrorBody};
-use crate::protocol::limits::{CONCURRENT_READS, MANIFEST_BYTES};
+use crate::protocol::limits::CONCURRENT_READS;
 
 /// Largest message a platform may send: turns and small frames only.
 const RECEIVED_MAX: usize = 1024 * 1024;
-/// Every frame is written as soon as it is handed over.
-const WRITE_AT: usize = 0;
-/// An announcement with the largest manifest, and data frames before it. Only a bound: no frame is handed over while an
-/// earlier one cannot be written.
-const WRITE_MAX: usize = MANIFEST_BYTES + 2 * 1024 * 1024;
 /// How often a WebSocket ping asks whether the platform is there.
 const PING_EVERY: Duration = Duration::from_secs(20);
 /// A platform that has not been heard for this long is gone.
@@ -37,6 +30,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(45);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// A platform that lets more answers than this wait asks and does not read.
 const UNSENT_MAX: usize = 1024;
+/// The same for answers to pings.
+const PONGS_MAX: usize = 16;
 
 /// Why a link ended.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +45,7 @@ pub(super) enum Lost {
     },
     /// The connection broke.
     #[error("the connection broke: {0}")]
-    Broken(#[from] tungstenite::Error),
+    Broken(#[from] Error),
     /// The connection ended without a farewell.
     #[error("the connection ended")]
     Ended,
@@ -64,7 +59,7 @@ pub(super) enum Lost {
 
 /// An open connection.
 pub(super) struct Link {
-    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    socket: WebSocketStream<TokioIo<Upgraded>>,
     relay: Relay,
     fetches: JoinSet<Fetched>,
     in_place: InPlace,
@@ -76,6 +71,8 @@ pub(super) struct Link {
     left: u64,
     /// Something was handed to the socket since it was last known to be empty.
     pending_write: bool,
+    /// Pings answered since then. Those that wait keep the memory that the pings came in.
+    pongs: usize,
     /// Received messages are taken before the next write; turned after each, so that neither side starves the other.
     reads_first: bool,
     heard: Instant,
@@ -116,17 +113,10 @@ enum Step {
 }
 
 impl Link {
-    /// The WebSocket settings that a link expects of its socket.
-    pub(super) fn config() -> WebSocketConfig {
-        WebSocketConfig::default()
-            .read_buffer_size(16 * 1024)
-            .write_buffer_size(WRITE_AT)
-            .max_write_buffer_size(WRITE_MAX)
-            .max_message_size(Some(RECEIVED_MAX))
-            .max_frame_size(Some(RECEIVED_MAX))
-    }
-
-    pub(super) fn new(socket: WebSocketStream<MaybeTlsStream<TcpStream>>, relay: Relay) -> Self {
+    /// A link over what an upgrade left.
+    pub(super) fn new(upgraded: Upgraded, relay: Relay) -> Self {
+        let limits = Limits::default().max_payload_len(Some(RECEIVED_MAX));
+        let socket = ClientBuilder::new().limits(limits).take_over(TokioIo::new(upgraded));
         let now = Instant::now();
         let mut ping = interval_at(now + PING_EVERY, PING_EVERY);
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -140,6 +130,7 @@ impl Link {
             handed: 0,
             left: 0,
             pending_write: false,
+            pongs: 0,
             reads_first: true,
             heard: now,
             ping,
@@ -163,17 +154,16 @@ impl Link {
     pub(super) async fn next(&mut self) -> Result<Received, Lost> {
         loop {
             self.start_fetches();
-            if self.outbox.len() + self.relay.unsent_replies() > UNSENT_MAX {
+            if self.outbox.len() + self.relay.unsent_replies() > UNSENT_MAX || self.pongs > PONGS_MAX {
                 return Err(Lost::Unread);
             }
             match poll_fn(|cx| self.poll_step(cx)).await? {
-                Step::Received(Message::Close(frame)) => {
-                    // The answer to it is queued already; whether it arrives changes nothing.
-                    _ = timeout(CLOSE_TIMEOUT, self.socket.flush()).await;
-                    let (code, reason) = frame.map_or((1005, String::new()), |f| (f.code.into(), f.reason.to_string()));
-                    return Err(Lost::Closed { code, reason });
-                }
                 Step::Received(message) => {
+                    if let Some((code, reason)) = message.as_close() {
+                        // The answer to it is queued already; whether it arrives changes nothing.
+                        _ = timeout(CLOSE_TIMEOUT, self.socket.flush()).await;
+                        return Err(Lost::Closed { code: code.into(), reason: reason.to_owned() });
+                    }
                     self.heard = Instant::now();
                     match self.receive(message) {
                         Received::Ignored => {}
@@ -188,9 +178,9 @@ impl Link {
 
     /// Says goodbye.
     pub(super) async fn close(mut self) {
-        let close = CloseFrame { code: CloseCode::Normal, reason: "the agent ends".into() };
+        let close = Message::close(Some(CloseCode::NORMAL_CLOSURE), "the agent ends");
         // Whether it arrives changes nothing.
-        _ = timeout(CLOSE_TIMEOUT, self.socket.close(Some(close))).await;
+        _ = timeout(CLOSE_TIMEOUT, self.socket.send(close)).await;
     }
 
     /// One fetch in place at a time, so that what it brought is sent while it is warm; or as many as there may be on
@@ -215,7 +205,7 @@ impl Link {
             if self.heard.elapsed() > SILENCE_MAX {
                 return Poll::Ready(Err(Lost::Silent));
             }
-            self.outbox.push_front(Message::Ping(Bytes::new()));
+            self.outbox.push_front(Message::ping(Bytes::new()));
         }
         if let Poll::Ready(Some(fetched)) = self.fetches.poll_join_next(cx) {
             // A fetch that did not come back is only seen while the runtime shuts down.
@@ -246,41 +236,45 @@ impl Link {
     /// Hands one frame to the socket once everything handed over before has left, and flushes when there is none.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, Lost>> {
         let idle = self.outbox.is_empty() && !self.relay.has_outgoing();
-        if idle && !self.pending_write {
+        if idle && !self.pending_write && self.pongs == 0 {
             return Poll::Pending;
         }
-        // The socket writes at once (WRITE_AT), so it is ready only when nothing is left in it. TLS may still hold
-        // something, which only a flush moves.
-        let written = if idle { self.socket.poll_flush_unpin(cx) } else { self.socket.poll_ready_unpin(cx) };
-        written.map(|written| {
-            written?;
-            self.pending_write = false;
-            self.left = self.handed;
-            let message = match self.outbox.pop_front() {
-                Some(message) => {
-                    self.handed += u64::from(message.is_text());
-                    Some(message)
-                }
-                None => self.relay.next_outgoing().map(into_message),
-            };
-            if let Some(message) = message {
-                self.pending_write = true;
-                let data = if let Message::Binary(frame) = &message { Some(frame.clone()) } else { None };
-                self.socket.start_send_unpin(message)?;
-                // The socket has copied the frame, masked, into its own buffer.
-                data.into_iter().for_each(|frame| self.relay.reuse(frame));
+        ready!(self.poll_flush(cx))?;
+        let message = match self.outbox.pop_front() {
+            Some(message) => {
+                self.handed += u64::from(message.is_text());
+                Some(message)
             }
-            Ok(Step::Progress)
-        })
+            None => self.relay.next_outgoing().map(into_message),
+        };
+        if let Some(message) = message {
+            self.pending_write = true;
+            self.socket.start_send_unpin(message)?;
+            // Whether it left at once is seen the next time.
+            if let Poll::Ready(Err(error)) = self.poll_flush(cx) {
+                return Poll::Ready(Err(error.into()));
+            }
+        }
+        Poll::Ready(Ok(Step::Progress))
+    }
+
+    /// Ready when nothing that was handed to the socket is left in it.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        ready!(self.socket.poll_flush_unpin(cx))?;
+        self.pending_write = false;
+        self.pongs = 0;
+        self.left = self.handed;
+        Poll::Ready(Ok(()))
     }
 
     /// Serves what is about reads and hands on the rest.
     fn receive(&mut self, message: Message) -> Received {
         // Pings are answered by the WebSocket itself, and no platform frame is binary.
-        let Message::Text(text) = message else {
+        self.pongs += usize::from(message.is_ping());
+        let Some(text) = message.as_text() else {
             return Received::Ignored;
         };
-        match Received::parse(&text) {
+        match Received::parse(text) {
             Received::Read(read) => self.relay.read(read),
             Received::BadRead { request_id, reason } => match request_id.parse() {
                 Ok(request_id) => self.relay.refuse(request_id, BlobErrorCode::BadRequest, &reason),
@@ -299,7 +293,7 @@ impl Link {
 
 fn into_message(outgoing: Outgoing) -> Message {
     match outgoing {
-        Outgoing::Data(frame) => Message::Binary(frame),
+        Outgoing::Data(frame) => Message::binary(frame),
         Outgoing::Reply(Reply::End(end)) => Message::text(Sent::BlobEnd(&end).to_text()),
         Outgoing::Reply(Reply::Error(error)) => Message::text(Sent::BlobError(&error).to_text()),
     }

@@ -19,6 +19,7 @@ mod publish;
 mod registry;
 mod relay;
 mod token;
+mod upgrade;
 mod watch;
 mod wire;
 

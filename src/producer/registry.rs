@@ -2,11 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
+use rustix::buffer::spare_capacity;
+use rustix::io::{Errno, pread};
 
 use super::folder::{self, Fingerprint};
 use crate::protocol::Sha256;
@@ -88,7 +90,7 @@ impl Blob {
                 let mut failed = io::Error::from(io::ErrorKind::NotFound);
                 for file in files.iter() {
                     match folder::open(&file.location, file.fingerprint) {
-                        Ok(open) => return Ok(OpenBlob::File { open, expected: file.fingerprint, position: 0 }),
+                        Ok(open) => return Ok(OpenBlob::File { open, expected: file.fingerprint }),
                         Err(error) => failed = error,
                     }
                 }
@@ -102,25 +104,31 @@ impl Blob {
 #[derive(Debug)]
 pub(super) enum OpenBlob {
     Manifest(Bytes),
-    File { open: File, expected: Fingerprint, position: u64 },
+    File { open: File, expected: Fingerprint },
 }
 
 impl OpenBlob {
-    /// Fills `buffer` with the bytes from `offset`. Blocks. Fails when they are not the bytes that were hashed.
-    pub(super) fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+    /// Appends the `len` bytes from `offset`. Blocks. Fails when they are not the bytes that were hashed.
+    pub(super) fn append(&self, offset: u64, len: usize, buffer: &mut Vec<u8>) -> io::Result<()> {
         match self {
             Self::Manifest(canonical) => {
-                let bytes = usize::try_from(offset).ok().and_then(|start| canonical.get(start..)?.get(..buffer.len()));
-                buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+                let bytes = usize::try_from(offset).ok().and_then(|start| canonical.get(start..)?.get(..len));
+                buffer.extend_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
                 Ok(())
             }
-            Self::File { open, expected, position } => {
-                if *position != offset {
-                    open.seek(SeekFrom::Start(offset))?;
-                    *position = offset;
+            Self::File { open, expected } => {
+                let (begin, end) = (buffer.len(), buffer.len() + len);
+                buffer.reserve_exact(len);
+                while buffer.len() < end {
+                    let at = offset + (buffer.len() - begin) as u64;
+                    match pread(open, spare_capacity(buffer), at) {
+                        Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                        Ok(_) | Err(Errno::INTR) => {}
+                        Err(error) => return Err(error.into()),
+                    }
                 }
-                open.read_exact(buffer)?;
-                *position += buffer.len() as u64;
+                // There may have been room for more.
+                buffer.truncate(end);
                 // After reading: what was read before a change is what was hashed.
                 folder::unchanged(open, *expected)
             }
@@ -138,8 +146,8 @@ mod tests {
     }
 
     fn read(blob: &Blob, offset: u64, len: usize) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; len];
-        blob.open()?.read_at(offset, &mut bytes)?;
+        let mut bytes = Vec::new();
+        blob.open()?.append(offset, len, &mut bytes)?;
         Ok(bytes)
     }
 
@@ -180,11 +188,11 @@ mod tests {
         std::fs::write(&location, "first").unwrap();
         let registry = Registry::default();
         registry.add_file(Sha256::of(b"first"), published(&location));
-        let mut open = registry.find(&Sha256::of(b"first")).unwrap().open().unwrap();
+        let open = registry.find(&Sha256::of(b"first")).unwrap().open().unwrap();
         std::fs::remove_file(&location).unwrap();
         std::fs::write(&location, "second").unwrap();
-        let mut bytes = [0; 2];
-        open.read_at(3, &mut bytes).unwrap();
-        assert_eq!(&bytes, b"st");
+        let mut bytes = Vec::new();
+        open.append(3, 2, &mut bytes).unwrap();
+        assert_eq!(bytes, b"st");
     }
 }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::registry::{Blob, OpenBlob, Registry};
@@ -20,9 +20,6 @@ use crate::protocol::limits::{CONCURRENT_READS, CREDIT_DEFAULT, CREDIT_MAX, DATA
 /// Most frames of one read that are read from its file before they are sent: enough to keep a fast reader fed while
 /// the next are read, and 16 MiB over all reads.
 const READ_AHEAD: usize = 4;
-
-/// Most buffers kept for the next frames, 2 MiB in all.
-const SPARE_MAX: usize = 2 * READ_AHEAD;
 
 /// The reads that one process serves at once, shared by its connections.
 #[derive(Debug, Clone)]
@@ -43,8 +40,6 @@ pub(super) struct Relay {
     reads: VecDeque<Read>,
     replies: VecDeque<Reply>,
     next_key: u64,
-    /// Buffers of frames that have been sent.
-    spare: Vec<BytesMut>,
 }
 
 #[derive(Debug)]
@@ -97,8 +92,6 @@ pub(super) struct Fetch {
     pub(super) offset: u64,
     /// Over all frames; every frame but the last is full.
     pub(super) length: u64,
-    /// To read into, before new ones are made.
-    pub(super) buffers: Vec<BytesMut>,
 }
 
 /// What a [`Fetch`] came to.
@@ -111,15 +104,7 @@ pub(super) struct Fetched {
 
 impl Relay {
     pub(super) fn new(registry: Arc<Registry>, slots: Slots, events: EventSink) -> Self {
-        Self {
-            registry,
-            slots,
-            events,
-            reads: VecDeque::new(),
-            replies: VecDeque::new(),
-            next_key: 0,
-            spare: Vec::new(),
-        }
+        Self { registry, slots, events, reads: VecDeque::new(), replies: VecDeque::new(), next_key: 0 }
     }
 
     /// Takes a `blob.read` in. Everything wrong with it is answered with a `blob.error`.
@@ -200,17 +185,7 @@ impl Relay {
             open: read.open.take(),
             offset,
             length,
-            buffers: self.spare.split_off(self.spare.len().saturating_sub(READ_AHEAD)),
         })
-    }
-
-    /// Takes a sent frame's buffer back.
-    pub(super) fn reuse(&mut self, frame: Bytes) {
-        if self.spare.len() < SPARE_MAX
-            && let Ok(buffer) = frame.try_into_mut()
-        {
-            self.spare.push(buffer);
-        }
     }
 
     /// Takes what a fetch brought. It is dropped when its read is gone.

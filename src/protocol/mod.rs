@@ -10,6 +10,7 @@ pub mod data;
 pub mod digest_field;
 pub mod disposition;
 pub mod frames;
+pub mod handshake;
 pub mod ids;
 pub mod limits;
 pub mod manifest;

@@ -69,7 +69,12 @@ impl Wire {
 
     /// Sends bytes as they are, below the WebSocket's framing.
     pub async fn send_raw(&mut self, bytes: &[u8]) {
-        within(self.socket.get_mut().write_all(bytes)).await.unwrap();
+        self.try_send_raw(bytes).await.unwrap();
+    }
+
+    /// The same where the gateway may have closed.
+    pub async fn try_send_raw(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        within(self.socket.get_mut().write_all(bytes)).await
     }
 
     /// Opens a session.

@@ -15,7 +15,6 @@ use http::request::Parts;
 use hyper::upgrade::OnUpgrade;
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
 use super::error::Problem;
 use super::json::QueryOf;
@@ -34,12 +33,6 @@ use upgrade::Upgrade;
 const CONTROL_MESSAGE: usize = MANIFEST_BYTES + 64 * 1024;
 /// The same where the upgrade itself carried no valid token: enough for sessions, and for manifests of most sets.
 const STRANGERS_MESSAGE: usize = 1024 * 1024;
-/// Allocated for each connection at once, so small where most of it would lie idle.
-const CONTROL_READ_BUFFER: usize = 16 * 1024;
-const DATA_READ_BUFFER: usize = 64 * 1024;
-const WRITE_BUFFER: usize = 16 * 1024;
-/// The connection's task flushes every 64 KiB; a single text frame stays below 1 MiB.
-const MAX_WRITE_BUFFER: usize = 4 * 1024 * 1024;
 /// Announcements of one connection that wait for their decision.
 const PENDING_ANNOUNCEMENTS: usize = 64;
 /// How long a refusal waits for an agent whose connection has ended.
@@ -101,21 +94,15 @@ pub async fn connect(
         }
         credential = Some(accepted.map_or_else(|problem| refused(&problem), Credential::signed));
     }
-    let (longest, read_buffer) = match kind {
-        Kind::Control if known.is_some() => (CONTROL_MESSAGE, CONTROL_READ_BUFFER),
-        Kind::Control => (STRANGERS_MESSAGE, CONTROL_READ_BUFFER),
-        Kind::Data => (FRAME_MAX, DATA_READ_BUFFER),
+    let longest = match kind {
+        Kind::Control if known.is_some() => CONTROL_MESSAGE,
+        Kind::Control => STRANGERS_MESSAGE,
+        Kind::Data => FRAME_MAX,
     };
-    let config = WebSocketConfig::default()
-        .max_message_size(Some(longest))
-        .max_frame_size(Some(longest))
-        .read_buffer_size(read_buffer)
-        .write_buffer_size(WRITE_BUFFER)
-        .max_write_buffer_size(MAX_WRITE_BUFFER);
     let share = state.limiter.messages(known.map_or(Sender::Stranger(address), Sender::Agent));
     let (accepted, upgraded) = upgrade.accept();
     let tracker = state.tracker.clone();
-    tracker.spawn(run(state, (kind, credential, unopened), upgraded, (config, longest, share)));
+    tracker.spawn(run(state, (kind, credential, unopened), upgraded, (longest, share)));
     Ok(accepted)
 }
 
@@ -127,11 +114,11 @@ async fn run(
     state: AppState,
     (kind, credential, unopened): (Kind, Option<Credential>, Option<Unopened>),
     upgraded: OnUpgrade,
-    (config, longest, share): (WebSocketConfig, usize, Share),
+    (longest, share): (usize, Share),
 ) {
     // It may be gone before it was accepted.
     let Ok(upgraded) = upgraded.await else { return };
-    let socket = Socket::new(upgraded, config, longest, share).await;
+    let socket = Socket::new(upgraded, longest, share);
     let (sender, announcements) = mpsc::channel(PENDING_ANNOUNCEMENTS);
     if kind == Kind::Control {
         state.tracker.spawn(decide(state.clone(), announcements));

@@ -8,7 +8,8 @@ use http::header::{
 use http::request::Parts;
 use http::{Method, StatusCode, Version};
 use hyper::upgrade::OnUpgrade;
-use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+
+use crate::protocol::handshake;
 
 /// A request that asks for a WebSocket.
 pub(super) struct Upgrade {
@@ -27,7 +28,7 @@ impl Upgrade {
             && headers.get(SEC_WEBSOCKET_VERSION).is_some_and(|version| version == "13");
         let key = headers.get(SEC_WEBSOCKET_KEY).filter(|_| asks)?;
         let on = parts.extensions.get::<OnUpgrade>()?.clone();
-        Some(Self { on, accept: derive_accept_key(key.as_bytes()) })
+        Some(Self { on, accept: handshake::accept(key.as_bytes()) })
     }
 
     /// The answer that accepts it, and what becomes the connection once that is written.

@@ -101,10 +101,10 @@ impl Reading {
 }
 
 /// The next bytes of at most `length`. Blocks.
-fn read(mut open: OpenBlob, offset: u64, length: u64) -> io::Result<(OpenBlob, Bytes)> {
+fn read(open: OpenBlob, offset: u64, length: u64) -> io::Result<(OpenBlob, Bytes)> {
     // At most BUFFER, so the cast cannot lose anything.
-    let mut buffer = vec![0; length.min(BUFFER) as usize];
-    open.read_at(offset, &mut buffer)?;
+    let mut buffer = Vec::new();
+    open.append(offset, length.min(BUFFER) as usize, &mut buffer)?;
     Ok((open, buffer.into()))
 }
 
