@@ -27,7 +27,7 @@ use crate::events::{self, Events};
 use crate::http::limit::Limiter;
 use crate::http::ops::{self, Hosts, Ops, Probe};
 use crate::http::server::{self, Limits, Listener, PerAddress};
-use crate::http::{self, AppState};
+use crate::http::{self, AppState, Parts};
 use crate::identity::{GatewayKey, HandedOut, Platform, Signatures, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::{Bounds, Outbound};
@@ -168,7 +168,7 @@ impl Gateway {
             true => Audit::off(),
             false => Audit::start(store.clone(), metrics.clone(), &tracker, ended.clone()),
         };
-        let state = AppState {
+        let state = AppState::new(Parts {
             handed_out: HandedOut::new(store.clone(), &tokens, clock.clone()),
             signin_ttl: settings.signin_ttl,
             links: settings.links,
@@ -198,7 +198,7 @@ impl Gateway {
             agents,
             cut: cut.clone(),
             tracker,
-        };
+        });
         Ok(Self { settings, state, public, operators, draining, cut, ended })
     }
 

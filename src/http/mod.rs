@@ -28,6 +28,7 @@ pub mod trace;
 pub mod transfers;
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,9 +52,12 @@ use crate::transfer::Transfers;
 use limit::Limiter;
 use routes::Routes;
 
-/// What handlers share. Cloned for every request, so everything in it is cheap to clone.
-#[derive(Clone)]
-pub struct AppState {
+/// What handlers share. Each layer around a handler clones it for each request, so it is one pointer.
+#[derive(Debug, Clone)]
+pub struct AppState(Arc<Parts>);
+
+/// What there is to share.
+pub struct Parts {
     /// Verifies tokens.
     pub tokens: Tokens,
     /// Signs what the gateway asks of others.
@@ -98,9 +102,24 @@ pub struct AppState {
     pub draining: CancellationToken,
 }
 
-impl fmt::Debug for AppState {
+impl AppState {
+    /// These parts, for every handler.
+    pub fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
+    }
+}
+
+impl Deref for AppState {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Parts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AppState").field("public_url", &self.public_url).finish_non_exhaustive()
+        f.debug_struct("Parts").field("public_url", &self.public_url).finish_non_exhaustive()
     }
 }
 
