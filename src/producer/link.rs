@@ -250,6 +250,10 @@ impl Link {
         if let Some(message) = message {
             self.pending_write = true;
             self.socket.start_send_unpin(message)?;
+            // The end of a read goes out with its last bytes.
+            while let Some(reply) = self.relay.next_reply() {
+                self.socket.start_send_unpin(into_message(Outgoing::Reply(reply)))?;
+            }
             // Whether it left at once is seen the next time.
             if let Poll::Ready(Err(error)) = self.poll_flush(cx) {
                 return Poll::Ready(Err(error.into()));

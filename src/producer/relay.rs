@@ -218,9 +218,14 @@ impl Relay {
         }
     }
 
+    /// The next end or error.
+    pub(super) fn next_reply(&mut self) -> Option<Reply> {
+        self.replies.pop_front()
+    }
+
     /// What to send next: ends and errors first, then one frame of the read that was served longest ago.
     pub(super) fn next_outgoing(&mut self) -> Option<Outgoing> {
-        if let Some(reply) = self.replies.pop_front() {
+        if let Some(reply) = self.next_reply() {
             return Some(Outgoing::Reply(reply));
         }
         let position = self.reads.iter().position(Read::is_sendable)?;
