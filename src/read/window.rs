@@ -12,6 +12,9 @@ const FAST: f64 = 16.0 * 1024.0 * 1024.0;
 /// Up to this pace, the frame that is being written to the reader lasts far longer than the next one takes to come.
 const SLOW: f64 = 2.0 * 1024.0 * 1024.0;
 
+/// What a slow reader takes in this time, and in so many round trips, is worth a read of its own; but never less than this.
+const MORSEL: (Duration, u32, u64) = (Duration::from_millis(250), 8, 64 * 1024);
+
 /// A pace that grew by this since the last measure is still growing: the window was what held it back.
 const GREW: f64 = 1.25;
 /// What a window has of the path's need: while the pace grows, so that it doubles in about a round trip as TCP's does, and
@@ -71,6 +74,15 @@ impl Window {
     /// The reader's pace in bytes a second, once it has been measured.
     pub fn pace(&self) -> Option<u64> {
         self.pace.map(|pace| pace as u64)
+    }
+
+    /// How many bytes of a slow reader's range to ask for at a time where memory matters more than requests do: a frame is
+    /// as large as the agent makes it, but no larger than its read. None for a reader that is not known to be slow.
+    pub fn morsel(&self) -> Option<u64> {
+        let pace = self.pace.filter(|pace| self.frames == 1 && *pace <= SLOW)?;
+        let (time, round_trips, least) = MORSEL;
+        let lasts = time.max(round_trips * self.round_trip.unwrap_or_default());
+        Some(((pace * lasts.as_secs_f64()) as u64).max(least))
     }
 
     /// The reader took `bytes`.
@@ -146,6 +158,19 @@ mod tests {
     #[test]
     fn a_slow_reader_holds_one_frame() {
         assert_eq!(settle(200_000.0, Duration::from_millis(1), 10.0).frames(), 1);
+    }
+
+    #[test]
+    fn a_slow_reader_is_asked_for_in_morsels_that_outlast_the_path() {
+        for (pace, round_trip, morsel) in
+            [(200_000.0, 1, 64 * 1024), (1_000_000.0, 1, 250_000), (200_000.0, 150, 240_000)]
+        {
+            let window = settle(pace, Duration::from_millis(round_trip), 10.0);
+            let asked = window.morsel().unwrap();
+            assert!(asked.abs_diff(morsel) <= morsel / 10, "{pace} bytes a second at {round_trip} ms: {asked}");
+        }
+        assert_eq!(settle(100e6, Duration::from_millis(1), 10.0).morsel(), None);
+        assert_eq!(Window::starting(1).morsel(), None, "nothing is known of it yet");
     }
 
     #[test]

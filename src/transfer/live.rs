@@ -19,6 +19,9 @@ impl fmt::Display for TransferId {
     }
 }
 
+/// What is taken within so many milliseconds is taken at once: several pieces as a rule.
+const BURST_MS: u64 = 20;
+
 /// What a transfer waits for, or does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -70,8 +73,9 @@ pub struct Live {
     begun: Instant,
     /// Since when something has been there for its reader, who has not come for it: milliseconds since it began, and one.
     ready: AtomicU64,
-    /// For how long something had been there when its reader last came, in milliseconds.
+    /// For how long something had been there when its reader last came, in milliseconds, and when that was.
     ignored: AtomicU64,
+    came_at: AtomicU64,
     state: AtomicU8,
     /// Its next bytes are here and may not go yet.
     held: AtomicBool,
@@ -114,6 +118,7 @@ impl Live {
             begun: Instant::now(),
             ready: AtomicU64::new(0),
             ignored: AtomicU64::new(0),
+            came_at: AtomicU64::new(0),
             state: AtomicU8::new(State::WaitingForAgent as u8),
             held: AtomicBool::new(false),
             sent: AtomicU64::new(0),
@@ -133,8 +138,12 @@ impl Live {
 
     /// Its cursor is polled: the reader has taken what it was given.
     pub(super) fn polled(&self) {
-        if let since @ 1.. = self.ready.swap(0, Ordering::Relaxed) {
-            self.ignored.store(self.now() - since, Ordering::Relaxed);
+        let since @ 1.. = self.ready.swap(0, Ordering::Relaxed) else { return };
+        let now = self.now();
+        let (ignored, came_at) = (now - since, self.came_at.load(Ordering::Relaxed));
+        if ignored >= self.ignored.load(Ordering::Relaxed) || now - came_at > BURST_MS {
+            self.ignored.store(ignored, Ordering::Relaxed);
+            self.came_at.store(now, Ordering::Relaxed);
         }
     }
 

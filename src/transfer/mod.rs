@@ -342,7 +342,12 @@ impl Transfers {
     /// The window of a transfer whose reader's pace is not known yet: the least when many run, most of whose readers are
     /// likely to be slow.
     fn first_window(&self) -> u32 {
-        if self.running.len() > MANY { 1 } else { CREDIT_DEFAULT }
+        if self.are_many() { 1 } else { CREDIT_DEFAULT }
+    }
+
+    /// Whether so many run that what each of them holds adds up.
+    fn are_many(&self) -> bool {
+        self.running.len() > MANY
     }
 
     fn end(&self, live: &Live, outcome: &'static str) {

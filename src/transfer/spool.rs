@@ -20,9 +20,10 @@ use crate::read::window;
 
 /// The least that a piece counts for, so that an agent that sends tiny frames gains no room by it.
 const PIECE_COST: usize = 4 * 1024;
-/// A frame is a slice of a receive buffer about twice its size, which it keeps from being freed. What may have to wait
-/// for its reader is copied out of it in parts of this size, each freed once it is written.
-const PART: usize = 64 * 1024;
+/// A frame is a slice of a receive buffer, which it keeps from being freed. What may have to wait for its reader is copied
+/// out of it in parts of this size, each freed once it is written. A response's connection takes them until it holds 64 KiB,
+/// so that larger ones would be held there twice.
+const PART: usize = 16 * 1024;
 /// How far the last of several cursors may be behind the first, in bytes.
 pub const LAG: u64 = 16 * 1024 * 1024;
 /// A cursor that is as far behind as it may be is waited for while it keeps four fifths of the first one's pace, and takes

@@ -94,11 +94,13 @@ impl Feed {
     fn send_read(&mut self, link: &Link, slot: Slot, now: Instant) -> Option<Slot> {
         let granted = self.granted();
         let room = self.room(granted).max(1);
-        let limit = if link.slots.is_contended() {
+        let limit = match self.window.morsel().filter(|_| self.transfers.are_many()) {
+            Some(morsel) => morsel,
             // What the reader takes in a turn, but no less than what is granted anyway.
-            self.window.pace().unwrap_or(0).max(u64::from(room) * DATA_PAYLOAD as u64)
-        } else {
-            READ_BYTES
+            None if link.slots.is_contended() => {
+                self.window.pace().unwrap_or(0).max(u64::from(room) * DATA_PAYLOAD as u64)
+            }
+            None => READ_BYTES,
         };
         let longest = self.plan.remaining().min(limit).min(READ_BYTES);
         let credit = self.lend(granted, room.min(frames_of(longest)), now);
