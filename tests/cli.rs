@@ -246,6 +246,40 @@ fn what_is_kept_is_for_its_owner_alone() {
 }
 
 #[test]
+fn a_sqlite_file_has_one_gateway() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("b")).unwrap();
+    // Without a cache, whose folder has a lock of its own; by its path, and by a link.
+    std::os::unix::fs::symlink("../sluice-data/sluice.db", dir.path().join("b/link.db")).unwrap();
+    let alone = [&["serve", "--cache-size", "0", "--log-level", "error"], &FREE[..]].concat();
+    let elsewhere = ["--data-dir", "b", "--database-url"];
+    let (mut first, serving) = serve(dir.path(), &[&FREE[..], &["--cache-size", "0"]].concat());
+    let second: [(Vec<&str>, &str); 3] = [
+        (vec![], "sluice-data/sluice.db is in use"),
+        ([&elsewhere[..], &["sqlite://sluice-data/../sluice-data/sluice.db"]].concat(), "sluice.db is in use"),
+        ([&elsewhere[..], &["sqlite://b/link.db"]].concat(), "b/link.db is in use"),
+    ];
+    for (args, named) in &second {
+        let line = failure(&run(dir.path(), &[&alone[..], args].concat()), 1);
+        assert!(line.contains(named) && line.contains("stop that one") && line.contains("PostgreSQL"), "{line}");
+    }
+    // What is meant to run beside a gateway does.
+    let (listen, ops) = (serving["listen"].as_str().unwrap(), serving["ops_listen"].as_str().unwrap());
+    for args in [&["token", "operator"][..], &["migrate"], &["check", "--listen", listen, "--ops-listen", ops]] {
+        let output = run(dir.path(), args);
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+    }
+    // Killed, and at once another.
+    first.0.kill().unwrap();
+    first.0.wait().unwrap();
+    let (mut next, _) = serve(dir.path(), &[&FREE[..], &["--cache-size", "0"]].concat());
+    // And after an orderly end.
+    send("-TERM", &next.0);
+    assert_eq!(next.0.wait().unwrap().code(), Some(0));
+    serve(dir.path(), &[&FREE[..], &["--cache-size", "0"]].concat());
+}
+
+#[test]
 fn a_flag_wins_over_the_environment_and_that_over_the_file() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("sluice.toml"), "token-secret-file = \"from-file\"\n").unwrap();

@@ -7,7 +7,7 @@ mod sweep;
 use std::fs::DirBuilder;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -153,7 +153,7 @@ impl Gateway {
         let access = Access::new(store.clone(), ACCESS_BYTES);
         let cache = match settings.cache_size {
             0 => None,
-            limit => Some(Cache::open(&settings.data_dir.join("cache"), limit, metrics.clone(), tracker.clone())?),
+            limit => Some(Cache::open(&cache_dir(&settings), limit, metrics.clone(), tracker.clone())?),
         };
         let running = (tracker.clone(), cut.clone(), events.clone());
         let transfers = Transfers::new(Arc::clone(&agents), access.clone(), (locations, cache), limits, running);
@@ -353,8 +353,15 @@ pub async fn migrate(settings: Settings) -> anyhow::Result<Vec<String>> {
     Ok(done)
 }
 
-async fn open_store(settings: &Settings, migrate: bool, clock: &Clock) -> Result<Store, OpenError> {
-    let options = StoreOptions { migrate, clock: clock.clone(), quota: settings.quota, ..StoreOptions::default() };
+/// Where verified bytes are kept.
+fn cache_dir(settings: &Settings) -> PathBuf {
+    settings.data_dir.join("cache")
+}
+
+/// The store, `to_serve` from it or only to look.
+async fn open_store(settings: &Settings, to_serve: bool, clock: &Clock) -> Result<Store, OpenError> {
+    let (clock, quota) = (clock.clone(), settings.quota);
+    let options = StoreOptions { migrate: to_serve, alone: to_serve, clock, quota, ..StoreOptions::default() };
     Store::open(settings.database_url.expose(), options).await
 }
 
