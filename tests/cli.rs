@@ -207,6 +207,21 @@ fn check_tells_a_running_gateway_from_whoever_else_has_its_ports() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(told.contains(&format!("this gateway runs at {listen} already")), "{told}");
     assert!(told.contains(&format!("this gateway runs at {ops} already")), "{told}");
+    assert!(told.contains("sluice.db is up to date, and this gateway uses it already"), "{told}");
+    assert!(told.contains("cache: this gateway uses ./sluice-data/cache already"), "{told}");
+    // One that would start at other ports would be refused, for the file or for the cache's folder.
+    for (more, named) in [
+        (&[][..], "sluice-data/sluice.db is in use by another gateway"),
+        (&["--database-url", "sqlite://other.db"], "sluice-data/cache is in use by another"),
+    ] {
+        for command in ["check", "serve"] {
+            let line = failure(&run(dir.path(), &[&[command, "--log-level", "error"], &FREE[..], more].concat()), 1);
+            assert!(line.contains(named), "{command}: {line}");
+        }
+    }
+    let output = run(dir.path(), &[&["check", "--data-dir", "elsewhere"], &FREE[..]].concat());
+    let told = text(&output.stdout);
+    assert!(told.contains("cache: elsewhere/cache is not there yet"), "{told}");
     // Another gateway's, by what is kept elsewhere.
     let elsewhere = ["--data-dir", "elsewhere"];
     for ports in [["--listen", listen, "--ops-listen", "127.0.0.1:0"], ["--listen", "127.0.0.1:0", "--ops-listen", ops]]
@@ -217,32 +232,9 @@ fn check_tells_a_running_gateway_from_whoever_else_has_its_ports() {
     // Something that is no gateway, and says nothing.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let _taken = TcpListener::bind(taken).unwrap();
-    let line = failure(&run(dir.path(), &["check", "--listen", &taken.to_string(), "--ops-listen", "127.0.0.1:0"]), 1);
+    let taken = ["--listen", &taken.to_string(), "--ops-listen", "127.0.0.1:0"];
+    let line = failure(&run(dir.path(), &[&["check"], &elsewhere[..], &taken].concat()), 1);
     assert!(line.contains("set --listen "), "{line}");
-}
-
-#[test]
-fn what_is_kept_is_for_its_owner_alone() {
-    for command in [&["demo", "--once", "--dir", "files"][..], &["serve"], &["migrate"]] {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("files")).unwrap();
-        std::fs::write(dir.path().join("files/a"), "a").unwrap();
-        let _gateway = match command {
-            ["serve"] => Some(serve(dir.path(), &FREE)),
-            _ => {
-                let output = run(dir.path(), &[command, &FREE].concat());
-                assert!(output.status.success(), "{command:?}: {}", text(&output.stderr));
-                None
-            }
-        };
-        let data = dir.path().join("sluice-data");
-        assert_eq!(mode(&data), 0o700, "{command:?}");
-        for kept in std::fs::read_dir(&data).unwrap() {
-            let kept = kept.unwrap().path();
-            let expected = if kept.is_dir() { 0o700 } else { 0o600 };
-            assert_eq!(mode(&kept), expected, "{command:?}: {}", kept.display());
-        }
-    }
 }
 
 #[test]
@@ -277,6 +269,30 @@ fn a_sqlite_file_has_one_gateway() {
     send("-TERM", &next.0);
     assert_eq!(next.0.wait().unwrap().code(), Some(0));
     serve(dir.path(), &[&FREE[..], &["--cache-size", "0"]].concat());
+}
+
+#[test]
+fn what_is_kept_is_for_its_owner_alone() {
+    for command in [&["demo", "--once", "--dir", "files"][..], &["serve"], &["migrate"]] {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("files")).unwrap();
+        std::fs::write(dir.path().join("files/a"), "a").unwrap();
+        let _gateway = match command {
+            ["serve"] => Some(serve(dir.path(), &FREE)),
+            _ => {
+                let output = run(dir.path(), &[command, &FREE].concat());
+                assert!(output.status.success(), "{command:?}: {}", text(&output.stderr));
+                None
+            }
+        };
+        let data = dir.path().join("sluice-data");
+        assert_eq!(mode(&data), 0o700, "{command:?}");
+        for kept in std::fs::read_dir(&data).unwrap() {
+            let kept = kept.unwrap().path();
+            let expected = if kept.is_dir() { 0o700 } else { 0o600 };
+            assert_eq!(mode(&kept), expected, "{command:?}: {}", kept.display());
+        }
+    }
 }
 
 #[test]
