@@ -51,6 +51,11 @@ pub enum AgentEvent {
         /// Its public URL.
         url: String,
     },
+    /// The gateway reads a file over the connection, and never asked at the producer endpoint. Told once.
+    Bypassed {
+        /// The endpoint's public URL.
+        url: String,
+    },
     /// A session is open on the control connection.
     Connected {
         /// The control session.
@@ -121,6 +126,11 @@ impl fmt::Display for AgentEvent {
                  publish it as it is now)"
             ),
             Self::Serving { url } => write!(f, "serving the gateway at {url}"),
+            Self::Bypassed { url } => write!(
+                f,
+                "the gateway reads over the connection and has not asked at {url}: check that it reaches that address, and \
+                 that its operator's --allow-hosts names it, if it is no public https address"
+            ),
             Self::Connected { session } => write!(f, "connected, session {session}"),
             Self::Disconnected { reason, retry_in } => {
                 write!(f, "not connected: {reason}; trying again in {retry_in:.1?}")

@@ -216,6 +216,7 @@ pub async fn run(
     };
     let base = endpoint.as_ref().map(|endpoint| endpoint.base().clone());
     if let Some(base) = &base {
+        registry.serve_at(base.url());
         events(AgentEvent::Serving { url: base.url().to_owned() });
     }
     let agent = connection::Agent {
