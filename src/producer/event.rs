@@ -34,7 +34,7 @@ pub enum AgentEvent {
         /// Their bytes.
         bytes: u64,
     },
-    /// The folder could not be published again; the last set stays.
+    /// The watched folder could not be published as it is now; what was published before stays, if anything was.
     PublishFailed {
         /// Why.
         reason: String,
@@ -119,7 +119,9 @@ impl fmt::Display for AgentEvent {
                 let ending = if *files == 1 { "" } else { "s" };
                 write!(f, "published {files} file{ending}, {bytes} bytes, as sha256:{sha256}")
             }
-            Self::PublishFailed { reason } => write!(f, "not published again: {reason}"),
+            Self::PublishFailed { reason } => {
+                write!(f, "not published: {reason}; the folder is looked at again when it changes")
+            }
             Self::Unserved { path, reason } => write!(
                 f,
                 "cannot serve {path:?}: {reason}; whoever asked for it got an error (start again, or use --watch, to \

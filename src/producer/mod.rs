@@ -138,7 +138,7 @@ pub enum AgentError {
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// The folder could not be published.
-    #[error(transparent)]
+    #[error("{0}{advice}", advice = .0.advice())]
     Publish(#[from] PublishError),
     /// The folder cannot be watched.
     #[error("cannot watch the folder: {0}; run without --watch")]
