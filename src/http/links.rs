@@ -18,7 +18,7 @@ use super::AppState;
 use super::auth::{Operator, Visitor};
 use super::download::Way;
 use super::error::Problem;
-use super::json::{JsonBody, PathOf, QueryOf};
+use super::json::{JsonBody, Limit, PathOf, QueryOf};
 use super::native::{participant, serve_file};
 use super::routes::Routes;
 use crate::config::Span;
@@ -177,7 +177,7 @@ struct AllQuery {
     principal: Option<Principal>,
     chat: Option<ChatId>,
     cursor: Option<LinkId>,
-    limit: Option<u32>,
+    limit: Option<Limit>,
 }
 
 #[derive(Serialize)]
@@ -202,7 +202,7 @@ async fn list_all(
     QueryOf(query): QueryOf<AllQuery>,
 ) -> Result<Json<AllLinks>, Problem> {
     let filter = LinkFilter { principal: query.principal, chat: query.chat };
-    let limit = query.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE);
+    let limit = Limit::of(query.limit, PAGE_DEFAULT, PAGE);
     let page = state.store.all_links(&filter, query.cursor.as_ref().map(|id| id.0.as_str()), limit).await?;
     let view =
         |link: LinkRecord| OwnedView { principal: link.principal.clone(), chat: link.chat.clone(), link: link.into() };

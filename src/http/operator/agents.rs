@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::super::AppState;
 use super::super::auth::Operator;
 use super::super::error::Problem;
-use super::super::json::{JsonBody, PathOf, QueryOf};
+use super::super::json::{JsonBody, Limit, PathOf, QueryOf};
 use super::super::routes::Routes;
 use super::{done, resolve_agent};
 use crate::protocol::{AgentName, Principal, timestamp};
@@ -60,7 +60,7 @@ struct AgentList {
 #[serde(deny_unknown_fields)]
 struct AgentPage {
     cursor: Option<AgentName>,
-    limit: Option<u32>,
+    limit: Option<Limit>,
 }
 
 async fn list_agents(
@@ -68,7 +68,7 @@ async fn list_agents(
     State(state): State<AppState>,
     QueryOf(page): QueryOf<AgentPage>,
 ) -> Result<Json<AgentList>, Problem> {
-    let limit = page.limit.unwrap_or(AGENTS_PAGE).clamp(1, AGENTS_PAGE);
+    let limit = Limit::of(page.limit, AGENTS_PAGE, AGENTS_PAGE);
     let page = state.store.agents(page.cursor.as_ref(), limit).await?;
     let agents = page.items.into_iter().map(|record| AgentView::of(record, &state)).collect();
     Ok(Json(AgentList { agents, next_cursor: page.next }))

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::super::AppState;
 use super::super::auth::Operator;
 use super::super::error::Problem;
-use super::super::json::{JsonBody, PathOf, QueryOf};
+use super::super::json::{JsonBody, Limit, PathOf, QueryOf};
 use super::super::routes::Routes;
 use super::{bad_request, done};
 use crate::protocol::{ChatId, Principal, timestamp};
@@ -58,7 +58,7 @@ struct ChatList {
 #[serde(deny_unknown_fields)]
 struct ChatPage {
     cursor: Option<ChatId>,
-    limit: Option<u32>,
+    limit: Option<Limit>,
 }
 
 async fn list_chats(
@@ -66,7 +66,7 @@ async fn list_chats(
     State(state): State<AppState>,
     QueryOf(page): QueryOf<ChatPage>,
 ) -> Result<Json<ChatList>, Problem> {
-    let limit = page.limit.unwrap_or(CHATS_PAGE_DEFAULT).clamp(1, CHATS_PAGE);
+    let limit = Limit::of(page.limit, CHATS_PAGE_DEFAULT, CHATS_PAGE);
     let page = state.store.chats(page.cursor.as_ref(), limit).await?;
     let chats = page.items.into_iter().map(ListedView::from).collect();
     Ok(Json(ChatList { chats, next_cursor: page.next }))
