@@ -79,8 +79,16 @@ fn what_is_misunderstood_is_one_line_and_exit_code_2() {
         let line = failure(&run(dir.path(), args), 2);
         assert!(line.contains(named), "{line}");
     }
-    let output = sluice(dir.path(), &["serve"]).env("SLUICE_LISTEN", "nowhere").output().unwrap();
-    assert!(failure(&output, 2).contains("--listen"));
+    // A value's own source is named.
+    for (variable, flag) in
+        [("SLUICE_LISTEN", "--listen"), ("SLUICE_LINKS", "--links"), ("SLUICE_CACHE_SIZE", "--cache-size")]
+    {
+        let output = sluice(dir.path(), &["serve"]).env(variable, "nowhere").output().unwrap();
+        let line = failure(&output, 2);
+        assert!(line.contains(flag) && line.contains(variable), "{line}");
+        let output = sluice(dir.path(), &["serve", flag, "x"]).env(variable, "nowhere").output().unwrap();
+        assert!(!failure(&output, 2).contains(variable));
+    }
 }
 
 #[test]
@@ -137,10 +145,15 @@ fn settings_that_cannot_work_are_one_line_and_exit_code_1() {
     std::fs::write(dir.path().join("sluice.toml"), "listen = \"127.0.0.1:0\"\nlisten-on = 1\n").unwrap();
     let line = failure(&run(dir.path(), &["serve", "--config", "sluice.toml"]), 1);
     assert!(line.contains("line 2") && line.contains("listen-on"), "{line}");
+    for key in ["cache_size", "SLUICE_CACHE_SIZE", "Cache-Size"] {
+        std::fs::write(dir.path().join("sluice.toml"), format!("{key} = \"1GiB\"\n")).unwrap();
+        let line = failure(&run(dir.path(), &["serve", "--config", "sluice.toml"]), 1);
+        assert!(line.contains(&format!("no setting {key} (write cache-size; see ")), "{line}");
+    }
     let line = failure(&run(dir.path(), &["serve", "--config", "missing.toml"]), 1);
     assert!(line.contains("missing.toml"), "{line}");
     let line = failure(&run(dir.path(), &["check", "--database-url", "mysql://u:hunter2@h/d"]), 1);
-    assert!(line.contains("--database-url") && !line.contains("hunter2"), "{line}");
+    assert!(line.contains("--database-url or SLUICE_DATABASE_URL") && !line.contains("hunter2"), "{line}");
 }
 
 #[test]

@@ -123,14 +123,16 @@ impl fmt::Debug for AgentOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The gateway URL cannot be dialled.
-    #[error("--gateway: {0}")]
+    #[error("--gateway, or SLUICE_GATEWAY: {0}")]
     Gateway(#[from] InvalidGatewayUrl),
     /// The token cannot be put into a header.
-    #[error("--token: the token holds characters that no token has; pass it without quotes or line breaks")]
+    #[error(
+        "--token, or SLUICE_TOKEN: the token holds characters that no token has; pass it without quotes or line breaks"
+    )]
     Token,
     /// Neither the options nor the token name the agent.
     #[error(
-        "--token names no agent: check that it is an agent's (sluice token agent prints one), or give the agent's name \
+        "--token, or SLUICE_TOKEN, names no agent: check that it is an agent's (sluice token agent prints one), or give the agent's name \
          with --name"
     )]
     NoName,
