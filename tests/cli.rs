@@ -79,8 +79,16 @@ fn what_is_misunderstood_is_one_line_and_exit_code_2() {
         let line = failure(&run(dir.path(), args), 2);
         assert!(line.contains(named), "{line}");
     }
-    let output = sluice(dir.path(), &["serve"]).env("SLUICE_LISTEN", "nowhere").output().unwrap();
-    assert!(failure(&output, 2).contains("--listen"));
+    // A value's own source is named.
+    for (variable, flag) in
+        [("SLUICE_LISTEN", "--listen"), ("SLUICE_LINKS", "--links"), ("SLUICE_CACHE_SIZE", "--cache-size")]
+    {
+        let output = sluice(dir.path(), &["serve"]).env(variable, "nowhere").output().unwrap();
+        let line = failure(&output, 2);
+        assert!(line.contains(flag) && line.contains(variable), "{line}");
+        let output = sluice(dir.path(), &["serve", flag, "x"]).env(variable, "nowhere").output().unwrap();
+        assert!(!failure(&output, 2).contains(variable));
+    }
 }
 
 #[test]
@@ -137,10 +145,15 @@ fn settings_that_cannot_work_are_one_line_and_exit_code_1() {
     std::fs::write(dir.path().join("sluice.toml"), "listen = \"127.0.0.1:0\"\nlisten-on = 1\n").unwrap();
     let line = failure(&run(dir.path(), &["serve", "--config", "sluice.toml"]), 1);
     assert!(line.contains("line 2") && line.contains("listen-on"), "{line}");
+    for key in ["cache_size", "SLUICE_CACHE_SIZE", "Cache-Size"] {
+        std::fs::write(dir.path().join("sluice.toml"), format!("{key} = \"1GiB\"\n")).unwrap();
+        let line = failure(&run(dir.path(), &["serve", "--config", "sluice.toml"]), 1);
+        assert!(line.contains(&format!("no setting {key} (write cache-size; see ")), "{line}");
+    }
     let line = failure(&run(dir.path(), &["serve", "--config", "missing.toml"]), 1);
     assert!(line.contains("missing.toml"), "{line}");
     let line = failure(&run(dir.path(), &["check", "--database-url", "mysql://u:hunter2@h/d"]), 1);
-    assert!(line.contains("--database-url") && !line.contains("hunter2"), "{line}");
+    assert!(line.contains("--database-url or SLUICE_DATABASE_URL") && !line.contains("hunter2"), "{line}");
 }
 
 #[test]
@@ -207,6 +220,21 @@ fn check_tells_a_running_gateway_from_whoever_else_has_its_ports() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(told.contains(&format!("this gateway runs at {listen} already")), "{told}");
     assert!(told.contains(&format!("this gateway runs at {ops} already")), "{told}");
+    assert!(told.contains("sluice.db is up to date, and this gateway uses it already"), "{told}");
+    assert!(told.contains("cache: this gateway uses ./sluice-data/cache already"), "{told}");
+    // One that would start at other ports would be refused, for the file or for the cache's folder.
+    for (more, named) in [
+        (&[][..], "sluice-data/sluice.db is in use by another gateway"),
+        (&["--database-url", "sqlite://other.db"], "sluice-data/cache is in use by another"),
+    ] {
+        for command in ["check", "serve"] {
+            let line = failure(&run(dir.path(), &[&[command, "--log-level", "error"], &FREE[..], more].concat()), 1);
+            assert!(line.contains(named), "{command}: {line}");
+        }
+    }
+    let output = run(dir.path(), &[&["check", "--data-dir", "elsewhere"], &FREE[..]].concat());
+    let told = text(&output.stdout);
+    assert!(told.contains("cache: elsewhere/cache is not there yet"), "{told}");
     // Another gateway's, by what is kept elsewhere.
     let elsewhere = ["--data-dir", "elsewhere"];
     for ports in [["--listen", listen, "--ops-listen", "127.0.0.1:0"], ["--listen", "127.0.0.1:0", "--ops-listen", ops]]
@@ -217,8 +245,43 @@ fn check_tells_a_running_gateway_from_whoever_else_has_its_ports() {
     // Something that is no gateway, and says nothing.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let _taken = TcpListener::bind(taken).unwrap();
-    let line = failure(&run(dir.path(), &["check", "--listen", &taken.to_string(), "--ops-listen", "127.0.0.1:0"]), 1);
+    let taken = ["--listen", &taken.to_string(), "--ops-listen", "127.0.0.1:0"];
+    let line = failure(&run(dir.path(), &[&["check"], &elsewhere[..], &taken].concat()), 1);
     assert!(line.contains("set --listen "), "{line}");
+}
+
+#[test]
+fn a_sqlite_file_has_one_gateway() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("b")).unwrap();
+    // Without a cache, whose folder has a lock of its own; by its path, and by a link.
+    std::os::unix::fs::symlink("../sluice-data/sluice.db", dir.path().join("b/link.db")).unwrap();
+    let alone = [&["serve", "--cache-size", "0", "--log-level", "error"], &FREE[..]].concat();
+    let elsewhere = ["--data-dir", "b", "--database-url"];
+    let (mut first, serving) = serve(dir.path(), &[&FREE[..], &["--cache-size", "0"]].concat());
+    let second: [(Vec<&str>, &str); 3] = [
+        (vec![], "sluice-data/sluice.db is in use"),
+        ([&elsewhere[..], &["sqlite://sluice-data/../sluice-data/sluice.db"]].concat(), "sluice.db is in use"),
+        ([&elsewhere[..], &["sqlite://b/link.db"]].concat(), "b/link.db is in use"),
+    ];
+    for (args, named) in &second {
+        let line = failure(&run(dir.path(), &[&alone[..], args].concat()), 1);
+        assert!(line.contains(named) && line.contains("stop that one") && line.contains("PostgreSQL"), "{line}");
+    }
+    // What is meant to run beside a gateway does.
+    let (listen, ops) = (serving["listen"].as_str().unwrap(), serving["ops_listen"].as_str().unwrap());
+    for args in [&["token", "operator"][..], &["migrate"], &["check", "--listen", listen, "--ops-listen", ops]] {
+        let output = run(dir.path(), args);
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+    }
+    // Killed, and at once another.
+    first.0.kill().unwrap();
+    first.0.wait().unwrap();
+    let (mut next, _) = serve(dir.path(), &[&FREE[..], &["--cache-size", "0"]].concat());
+    // And after an orderly end.
+    send("-TERM", &next.0);
+    assert_eq!(next.0.wait().unwrap().code(), Some(0));
+    serve(dir.path(), &[&FREE[..], &["--cache-size", "0"]].concat());
 }
 
 #[test]

@@ -205,6 +205,17 @@ async fn a_chat_is_created_read_replaced_and_deleted() {
     let replaced = gateway.operate("PUT", "/v1/chats/c1", Some(json!({"participants": ["*"]}))).await;
     assert_eq!(replaced.status, 200);
     assert_eq!(gateway.operate("GET", "/v1/chats/c1", None).await.json(), replaced.json());
+    let listed = json!({"chat": "c1", "title": null, "participants": 1, "created_at": replaced.json()["created_at"]});
+    let all = gateway.operate("GET", "/v1/chats", None).await.json();
+    assert_eq!(all, json!({"chats": [listed], "next_cursor": null}));
+    assert_eq!(gateway.operate("GET", "/v1/chats?cursor=c1&limit=1", None).await.json()["chats"], json!([]));
+    assert_eq!(gateway.ask("GET", "/v1/chats?cursor=a%2Fb", &gateway.operator(), None).await.status, 400);
+    for list in ["/v1/chats", "/v1/agents", "/v1/links", "/v1/audit"] {
+        let none = gateway.ask("GET", &format!("{list}?limit=0"), &gateway.operator(), None).await;
+        assert_eq!(none.status, 400, "{list}");
+        let message = none.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("limit") && message.contains("at least one row"), "{message}");
+    }
     assert_eq!(replaced.json()["title"], Value::Null);
     assert_eq!(gateway.operate("DELETE", "/v1/chats/c1", None).await.status, 204);
     assert_eq!(gateway.operate("DELETE", "/v1/chats/c1", None).await.status, 404);

@@ -16,6 +16,7 @@ on_both_databases!(
     a_link_opens_a_nested_manifest,
     a_link_ends_with_its_time_its_maker_or_its_chat,
     a_principal_has_so_many_links,
+    operators_see_every_link_and_end_any,
 );
 
 const NOW: i64 = 1_800_000_000_000;
@@ -218,6 +219,57 @@ async fn a_principal_has_so_many_links(database: &TestDatabase) {
     let path = format!("/v1/chats/c1/links/{}", links[0].0);
     assert_eq!(house.gateway.ask(Method::DELETE, &path, &house.gateway.reader("user:alice"), None).await.status, 204);
     house.link("user:alice", "b.txt").await;
+}
+
+async fn operators_see_every_link_and_end_any(database: &TestDatabase) {
+    let clock = Clock::fixed(NOW);
+    let house = House::new(Gateway::builder().on(database).clock(clock.clone())).await;
+    let gateway = &house.gateway;
+    let (alices, alices_path) = house.link("user:alice", "b.txt").await;
+    let (bobs, bobs_path) = house.link("user:bob", "dir/ä.bin").await;
+    let seen = async |query: &str| {
+        let list = gateway.operate(Method::GET, &format!("/v1/links{query}"), None).await;
+        let text = String::from_utf8(list.body.clone()).unwrap();
+        // What opens them is nowhere in it.
+        for path in [&alices_path, &bobs_path] {
+            assert!(!text.contains(path.strip_prefix("/l/").unwrap()) && !text.contains("hash"), "{text}");
+        }
+        list.json()
+    };
+    let ids =
+        |list: &Value| list["links"].as_array().unwrap().iter().map(|link| link["id"].clone()).collect::<Vec<_>>();
+    let all = seen("").await;
+    let mut both = [&alices, &bobs].map(|id| json!(id));
+    both.sort_by_key(ToString::to_string);
+    assert_eq!((ids(&all), &all["next_cursor"]), (both.to_vec(), &Value::Null));
+    let bob = seen("?principal=user:bob").await["links"][0].clone();
+    assert_eq!(
+        bob,
+        json!({"id": bobs, "principal": "user:bob", "chat": "c1", "set": house.set.identity(), "path": "dir/ä.bin",
+            "created_at": "2027-01-15T08:00:00.000Z", "expires_at": "2027-01-15T09:00:00.000Z"})
+    );
+    assert_eq!(ids(&seen("?chat=c1&principal=user:alice").await), [json!(alices)]);
+    assert!(ids(&seen("?chat=c2").await).is_empty());
+    // By page.
+    let first = seen("?limit=1").await;
+    let next = first["next_cursor"].as_str().unwrap();
+    let second = seen(&format!("?limit=1&cursor={next}")).await;
+    assert_eq!(([ids(&first), ids(&second)].concat(), &second["next_cursor"]), (both.to_vec(), &Value::Null));
+    let wrong = gateway.get("/v1/links?cursor=x", &gateway.operator()).await;
+    assert_eq!((wrong.status.as_u16(), wrong.code().as_str()), (400, "bad_request"));
+
+    let end = async |id: &str, token: &str| {
+        gateway.ask(Method::DELETE, &format!("/v1/links/{id}"), token, None).await.status.as_u16()
+    };
+    assert_eq!(house.follow(&alices_path).await.status, 200);
+    assert_eq!(end(&alices, &gateway.reader("user:alice")).await, 403);
+    assert_eq!(end(&alices, &gateway.operator()).await, 204);
+    assert_eq!(end(&alices, &gateway.operator()).await, 404);
+    assert_eq!(house.follow(&alices_path).await.status, 404);
+    assert_eq!(house.follow(&bobs_path).await.status, 200);
+    // What leads nowhere any more is not listed.
+    clock.set(NOW + 3_600_000);
+    assert!(ids(&seen("").await).is_empty());
 }
 
 #[tokio::test]

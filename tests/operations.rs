@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use process::{AGENT, CHAT, Gateway, request, sluice};
+use process::{AGENT, CHAT, Gateway, Process, SESSION, request, sluice};
 use serde_json::Value;
 
 fn root() -> &'static Path {
@@ -129,6 +129,39 @@ fn a_log_in_json_has_numbers_where_numbers_belong() {
     let (opened, ended) = (of("a session opened"), of("an agent's connection ended"));
     assert!(opened["connection"].is_u64() && opened["connection"] == ended["connection"]);
     assert_eq!((&opened["agent"], &ended["agent"]), (&AGENT.into(), &AGENT.into()));
+}
+
+#[test]
+fn a_place_that_is_closed_is_told_once_to_whoever_can_open_it() {
+    for (args, is_closed) in [(&[][..], true), (&["--allow-hosts", "127.0.0.1"], false)] {
+        let gateway = Gateway::start_with(args);
+        gateway.open_chat();
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a.txt", "b.txt"] {
+            fs::write(folder.path().join(name), name).unwrap();
+        }
+        let (url, token) = (format!("http://{}", gateway.address), gateway.agent_token());
+        let folder = folder.path().to_str().unwrap();
+        let args = ["agent", folder, "--gateway", &url, "--token", &token, "--session", SESSION];
+        let mut agent = Process::spawn(sluice(&[&args[..], &["--serve", "127.0.0.1:0"]].concat()));
+        let set = agent.wait_for("accepted set", |line| line.strip_prefix("accepted sha256:").map(str::to_owned));
+        let reader = gateway.reader_token();
+        for name in ["a.txt", "b.txt"] {
+            let path = format!("/v1/chats/{CHAT}/sets/{set}/files/{name}");
+            assert_eq!(request(gateway.address, "GET", &path, &reader, &Value::Null), (200, name.to_owned()));
+        }
+        let told = |lines: &[String], text: &str| lines.iter().filter(|line| line.contains(text)).count();
+        let lines = agent.stop();
+        assert_eq!(told(&lines, "--allow-hosts"), usize::from(is_closed), "{lines:#?}");
+        let lines = gateway.stop();
+        let warned = lines.iter().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let warned: Vec<_> = warned.filter(|line| line["level"] == "WARN").collect();
+        assert_eq!(warned.len(), usize::from(is_closed), "{warned:#?}");
+        if let Some(line) = warned.first() {
+            assert_eq!((&line["agent"], &line["kind"]), (&"agent:flow".into(), &"https".into()));
+            assert!(line["refusal"].as_str().unwrap().contains("--allow-hosts"), "{line}");
+        }
+    }
 }
 
 #[test]

@@ -256,11 +256,14 @@ async fn a_watched_empty_folder_is_waited_for() {
     let dir = folder(&[]);
     let platform = Platform::start().await;
     let agent = Running::start(options(dir.path(), &platform));
-    assert!(matches!(agent.error().await, AgentError::Publish(_)));
+    let error = agent.error().await;
+    assert!(matches!(error, AgentError::Publish(_)) && error.to_string().contains("use --watch"), "{error}");
 
     let platform = Platform::start().await;
     let mut agent = Running::start(AgentOptions { watch: true, ..options(dir.path(), &platform) });
-    agent.event(|event| matches!(event, AgentEvent::PublishFailed { .. })).await;
+    let told = agent.event(|event| matches!(event, AgentEvent::PublishFailed { .. })).await.to_string();
+    let waits = "holds no files to serve; the folder is looked at again when it changes";
+    assert!(told.starts_with("not published: ") && told.ends_with(waits), "{told}");
     std::fs::write(dir.path().join("a.txt"), "one").unwrap();
     let mut peer = platform.accept_session("s-1").await;
     peer.frame("artifact.manifest").await;

@@ -339,9 +339,19 @@ on_both_databases!(
 );
 
 async fn readiness(gateway: &Gateway) -> u16 {
+    ask_readiness(gateway).await.status.as_u16()
+}
+
+async fn ask_readiness(gateway: &Gateway) -> support::Answer {
     let url = format!("http://{}/readyz", gateway.ops_address());
     let request = http::Request::get(url).body(Default::default()).unwrap();
-    Client::of(gateway.ops_address()).send(request).await.status.as_u16()
+    Client::of(gateway.ops_address()).send(request).await.whole().await
+}
+
+/// Whether the answer says so, to whoever has to mend it.
+async fn is_told(gateway: &Gateway, reason: &str) {
+    let answer = ask_readiness(gateway).await.json();
+    assert!(answer["status"] == "database down" && answer["reason"].as_str().unwrap().contains(reason), "{answer}");
 }
 
 async fn becomes(gateway: &Gateway, status: u16) {
@@ -357,6 +367,7 @@ async fn a_gateway_whose_database_file_is_gone_is_not_ready() {
     let aside = file.with_extension("aside");
     std::fs::rename(&file, &aside).unwrap();
     becomes(&gateway, 503).await;
+    is_told(&gateway, "moved away or replaced").await;
     // Another file in its place is not it either.
     std::fs::copy(&aside, &file).unwrap();
     let store = Store::open(&database.url, StoreOptions::default()).await.unwrap();
@@ -389,6 +400,7 @@ async fn on_a_full_disk_what_is_accepted_is_kept_and_the_rest_is_refused() {
     becomes(&gateway, 200).await;
     disk.fill();
     becomes(&gateway, 503).await;
+    is_told(&gateway, "No space left on device").await;
 
     // Some may find room in what the database's files hold already.
     let counted = |outcome: &str| gateway.metric(&format!("sluice_announcements_total{{outcome=\"{outcome}\"}}"));

@@ -14,6 +14,7 @@ use support::db::{self, TestDatabase};
 use support::{Answer, Gateway, span};
 
 on_both_databases!(
+    a_person_who_is_not_signed_in_comes_back_after_signing_in,
     what_strangers_sign_out_changes_nothing,
     a_browser_that_has_to_make_room_is_out_at_once,
     a_token_signs_a_browser_in_and_the_cookie_reads,
@@ -77,6 +78,55 @@ fn hidden_fields(page: &Answer) -> String {
         (name.to_owned(), rest.split('"').next().unwrap().replace("&amp;", "&"))
     });
     url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
+}
+
+/// What browsers accept when somebody follows a link.
+const PAGE: (&str, &str) = ("accept", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8");
+
+async fn a_person_who_is_not_signed_in_comes_back_after_signing_in(database: &TestDatabase) {
+    let gateway = house(Gateway::builder().on(database)).await;
+    let path = format!("{SETS}?limit=7");
+    let sent_on = browse(&gateway, Method::GET, &path, &[PAGE], "").await;
+    assert_eq!((sent_on.status.as_u16(), sent_on.header("cache-control")), (303, "no-store"));
+    let location = sent_on.header("location").to_owned();
+    assert_eq!(location, "/signin?next=%2Fv1%2Fchats%2Fc1%2Fsets%3Flimit%3D7");
+    let form = hidden_fields(&browse(&gateway, Method::GET, &location, &[PAGE], "").await);
+    let signed_in = sign_in(&gateway, &format!("{form}&token={}", gateway.reader("user:alice"))).await;
+    assert_eq!(signed_in.header("location"), path);
+    let alice = cookie(&signed_in);
+    assert_eq!(browse(&gateway, Method::GET, &path, &[PAGE, ("cookie", &alice)], "").await.status, 200);
+
+    // By whatever address a file is reached, and whether it is there or not. A cookie that has ended is none.
+    let file = format!("/v1/chats/none/sets/{}/files/a/b", "0".repeat(64));
+    for headers in [&[PAGE][..], &[PAGE, ("cookie", "sluice=ended")]] {
+        let answer = browse(&gateway, Method::GET, &file, headers, "").await;
+        assert_eq!((answer.status.as_u16(), answer.header("accept-ranges")), (303, "bytes"));
+        assert!(answer.header("location").ends_with("%2Ffiles%2Fa%2Fb"), "{}", answer.header("location"));
+    }
+    // Programs, other methods, other credentials, and routes that a cookie does not open are told as ever.
+    let blob = format!("/artifacts/blobs/sha256:{}", "0".repeat(64));
+    let plain = browse(&gateway, Method::GET, &file, &[], "").await;
+    for (method, path, headers) in [
+        (Method::GET, &file, &[("accept", "*/*")][..]),
+        (Method::HEAD, &file, &[PAGE]),
+        (Method::POST, &"/v1/chats/c1/links".to_owned(), &[PAGE]),
+        (Method::GET, &file, &[PAGE, ("authorization", "Basic eDp5")]),
+        (Method::GET, &file, &[PAGE, ("authorization", "Bearer nonsense")]),
+        (Method::GET, &blob, &[PAGE]),
+        (Method::GET, &"/v1/agents".to_owned(), &[PAGE]),
+    ] {
+        let answer = browse(&gateway, method.clone(), path, headers, "").await;
+        assert_eq!(answer.status, 401, "{method} {path} {headers:?}");
+        assert!(!answer.headers.contains_key("location"));
+    }
+    let asked = browse(&gateway, Method::GET, &file, &[("accept", "*/*")], "").await;
+    assert_eq!(
+        (asked.body, asked.headers.get("www-authenticate")),
+        (plain.body, plain.headers.get("www-authenticate"))
+    );
+    // A path that a browser would take for another host is not gone back to.
+    let evil = browse(&gateway, Method::GET, "//evil.example/v1/chats", &[PAGE], "").await;
+    assert!(!evil.headers.contains_key("location"), "{}", evil.status);
 }
 
 async fn what_strangers_sign_out_changes_nothing(database: &TestDatabase) {

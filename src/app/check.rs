@@ -13,15 +13,16 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_util::task::TaskTracker;
 
-use super::{FETCHES, open_store};
+use super::{FETCHES, cache_dir, open_store};
 use crate::clock::Clock;
 use crate::config::Settings;
+use crate::content::{self, Cache};
 use crate::http::server::Listener;
 use crate::identity::{GatewayKey, Platform, Tokens};
 use crate::metrics::Metrics;
 use crate::outbound::Outbound;
 use crate::protocol::signature::JWKS_PATH;
-use crate::store::OpenError;
+use crate::store::{OpenError, Store};
 
 /// How long whatever holds a port may take to say what it is.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -51,11 +52,16 @@ pub async fn check(settings: Settings) -> anyhow::Result<Vec<String>> {
         platform.fetch().await.context("the platform's tokens cannot be verified (check --token-jwks-url)")?;
         found.push(format!("platform's keys: {url} answers"));
     }
-    found.push(data_dir(&settings.data_dir)?);
-    found.push(database(&settings).await?);
     let own_keys = key.map(|key| key.jwks().to_string());
-    let (runs, line) = public_port(settings.listen, own_keys.as_deref()).await?;
-    found.push(line);
+    // What is in use is as it should be where this gateway runs.
+    let port = public_port(settings.listen, own_keys.as_deref()).await;
+    let runs = port.as_ref().is_ok_and(|(runs, _)| *runs);
+    found.push(data_dir(&settings.data_dir)?);
+    found.push(database(&settings, runs).await?);
+    if settings.cache_size > 0 {
+        found.push(cache(&cache_dir(&settings), runs)?);
+    }
+    found.push(port?.1);
     found.push(ops_port(settings.ops_listen, runs).await?);
     Ok(found)
 }
@@ -91,7 +97,16 @@ fn data_dir(dir: &Path) -> anyhow::Result<String> {
     Ok(format!("data directory: {} {state}", dir.display()))
 }
 
-async fn database(settings: &Settings) -> anyhow::Result<String> {
+/// The cache's folder, which one gateway at a time may use.
+fn cache(folder: &Path, runs: bool) -> anyhow::Result<String> {
+    match (Cache::is_in_use(folder)?, runs) {
+        (true, true) => Ok(format!("cache: this gateway uses {} already", folder.display())),
+        (true, false) => Err(content::OpenError::InUse(folder.to_owned()).into()),
+        (false, _) => Ok(described("cache", folder, folder.exists())),
+    }
+}
+
+async fn database(settings: &Settings, runs: bool) -> anyhow::Result<String> {
     let url = &settings.database_url;
     if let Some(file) = url.sqlite_file().filter(|file| !file.exists()) {
         // A start makes the data directory, and no other.
@@ -104,6 +119,11 @@ async fn database(settings: &Settings) -> anyhow::Result<String> {
         }
         return Ok(format!("database: {url} is not there yet; the first start makes it"));
     }
+    let in_use = Store::is_in_use(url.expose())?;
+    if in_use && !runs {
+        let path = url.sqlite_file().unwrap_or_default().display().to_string();
+        return Err(OpenError::InUse { path }.into());
+    }
     match open_store(settings, false, &Clock::system()).await {
         Ok(store) => store.close().await,
         Err(OpenError::Pending { pending, .. }) => {
@@ -113,7 +133,8 @@ async fn database(settings: &Settings) -> anyhow::Result<String> {
         }
         Err(error) => return Err(error.into()),
     }
-    Ok(format!("database: {url} is up to date"))
+    let used = if in_use { ", and this gateway uses it already" } else { "" };
+    Ok(format!("database: {url} is up to date{used}"))
 }
 
 /// Whether this very gateway runs already at the public address, which then is in use as it should be.

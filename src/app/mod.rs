@@ -7,9 +7,8 @@ mod sweep;
 use std::fs::DirBuilder;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -153,7 +152,7 @@ impl Gateway {
         let access = Access::new(store.clone(), ACCESS_BYTES);
         let cache = match settings.cache_size {
             0 => None,
-            limit => Some(Cache::open(&settings.data_dir.join("cache"), limit, metrics.clone(), tracker.clone())?),
+            limit => Some(Cache::open(&cache_dir(&settings), limit, metrics.clone(), tracker.clone())?),
         };
         let running = (tracker.clone(), cut.clone(), events.clone());
         let transfers = Transfers::new(Arc::clone(&agents), access.clone(), (locations, cache), limits, running);
@@ -239,11 +238,11 @@ impl Gateway {
             stall: settings.stall_timeout,
             grace: settings.shutdown_grace,
         };
-        let writable = Arc::new(AtomicBool::new(true));
+        let refusal = Arc::new(Mutex::new(None));
         let ops = Ops {
             metrics: state.metrics.clone(),
             draining: draining.clone(),
-            database: probe(state.store.clone(), writable.clone()),
+            database: probe(state.store.clone(), refusal.clone()),
             hosts: Hosts::new(operators.address(), settings.ops_allow_host.clone()),
         };
         let retention = Retention { reads: settings.audit_retention, sets: settings.set_retention };
@@ -284,7 +283,7 @@ impl Gateway {
             operating,
             state.transfers.watch(&drained),
             http::events::watch(&state, settings.stall_timeout, &drained),
-            watch_database(&state, &writable, &draining),
+            watch_database(&state, &refusal, &draining),
             sweep::run(
                 (state.store.clone(), state.transfers.clone()),
                 state.clock.clone(),
@@ -310,23 +309,33 @@ fn signature_rules(settings: &Settings, public_url: &PublicUrl) -> Rules {
 }
 
 /// Whether the database answers now and took what was last written to it, for readiness.
-fn probe(store: Store, writable: Arc<AtomicBool>) -> Probe {
+fn probe(store: Store, refusal: Arc<LastRefusal>) -> Probe {
     Arc::new(move || {
-        let (store, writable) = (store.clone(), writable.load(Ordering::Relaxed));
-        Box::pin(async move { writable && store.ping().await.is_ok() })
+        let (store, refusal) = (store.clone(), refusal.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        Box::pin(async move {
+            match refusal {
+                Some(refusal) => Err(refusal),
+                None => store.ping().await.map_err(|error| error.to_string()),
+            }
+        })
     })
 }
 
+/// Why the database took nothing when it was last tried, if it did not.
+type LastRefusal = Mutex<Option<String>>;
+
 /// Looks whether the database takes what is written: every few seconds, because a look is a write, and whoever asks for
 /// readiness may ask as often as they like. Keeps the metric true, and tells the log when it changes.
-async fn watch_database(state: &AppState, writable: &AtomicBool, until: &CancellationToken) {
+async fn watch_database(state: &AppState, refusal: &LastRefusal, until: &CancellationToken) {
     let watching = async {
         loop {
             let taken = state.store.beat().await;
             state.metrics.database_up.set(taken.is_ok().into());
-            match (writable.swap(taken.is_ok(), Ordering::Relaxed), taken) {
-                (true, Err(error)) => tracing::error!(%error, "the database takes nothing"),
-                (false, Ok(())) => tracing::info!("the database takes what is written again"),
+            let told = taken.as_ref().err().map(ToString::to_string);
+            let before = std::mem::replace(&mut *refusal.lock().unwrap_or_else(PoisonError::into_inner), told);
+            match (before, taken) {
+                (None, Err(error)) => tracing::error!(%error, "the database takes nothing"),
+                (Some(_), Ok(())) => tracing::info!("the database takes what is written again"),
                 _ => {}
             }
             tokio::time::sleep(DATABASE_CHECK).await;
@@ -353,8 +362,15 @@ pub async fn migrate(settings: Settings) -> anyhow::Result<Vec<String>> {
     Ok(done)
 }
 
-async fn open_store(settings: &Settings, migrate: bool, clock: &Clock) -> Result<Store, OpenError> {
-    let options = StoreOptions { migrate, clock: clock.clone(), quota: settings.quota, ..StoreOptions::default() };
+/// Where verified bytes are kept.
+fn cache_dir(settings: &Settings) -> PathBuf {
+    settings.data_dir.join("cache")
+}
+
+/// The store, `to_serve` from it or only to look.
+async fn open_store(settings: &Settings, to_serve: bool, clock: &Clock) -> Result<Store, OpenError> {
+    let (clock, quota) = (clock.clone(), settings.quota);
+    let options = StoreOptions { migrate: to_serve, alone: to_serve, clock, quota, ..StoreOptions::default() };
     Store::open(settings.database_url.expose(), options).await
 }
 

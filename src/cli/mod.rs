@@ -153,7 +153,7 @@ fn leave_out(command: clap::Command, hidden: &dyn Fn(&clap::Id) -> bool) -> clap
 /// # Errors
 /// An [`Answer`] to print instead of doing anything.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Answer> {
-    let args: Vec<OsString> = args.into_iter().collect();
+    let args = with_negative_values(args);
     let parsed = command().try_get_matches_from(&args).and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
     parsed.map_err(|error| {
         if let Some(answer) = switch_with_a_word(&error, &args) {
@@ -161,13 +161,56 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Answer> {
         }
         let rendered = error.render().to_string();
         if error.use_stderr() && error.kind() != clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-            Answer::Usage(one_line(&rendered))
+            Answer::Usage(one_line(&rendered, variable_of(&error, &args)))
         } else if error.use_stderr() {
             Answer::Usage("error: no command was given (see sluice --help)".to_owned())
         } else {
             Answer::Text(rendered)
         }
     })
+}
+
+/// The arguments of a command, and of what stands below it.
+fn arguments(command: &clap::Command) -> impl Iterator<Item = &clap::Arg> {
+    let below = command.get_subcommands();
+    let below =
+        below.flat_map(|sub| sub.get_arguments().chain(sub.get_subcommands().flat_map(clap::Command::get_arguments)));
+    command.get_arguments().chain(below)
+}
+
+/// The command line with `--name -5s` as `--name=-5s`: `clap` takes the value for a flag of its own, and complains of a `-5`
+/// that nobody has written.
+fn with_negative_values(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let command = command();
+    let takes_value = |flag: &str| {
+        let mut named = arguments(&command).filter(|arg| arg.get_long() == flag.strip_prefix("--"));
+        named.any(|arg| arg.get_action().takes_values() && !arg.is_require_equals_set())
+    };
+    let mut joined: Vec<OsString> = Vec::new();
+    for arg in args {
+        let digit = arg.as_encoded_bytes().strip_prefix(b"-").and_then(<[u8]>::first).is_some_and(u8::is_ascii_digit);
+        match joined.last_mut().filter(|last| digit && last.to_str().is_some_and(takes_value)) {
+            Some(flag) => {
+                flag.push("=");
+                flag.push(arg);
+            }
+            None => joined.push(arg),
+        }
+    }
+    joined
+}
+
+/// The environment variable that the value came from which an error is about, if it did.
+fn variable_of(error: &clap::Error, args: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
+    let flag = shown.split([' ', '=', '[']).next()?;
+    let is_flag = |arg: &OsString| arg.to_str().and_then(|arg| arg.split('=').next()) == Some(flag);
+    if args.iter().any(is_flag) {
+        return None;
+    }
+    let command = command();
+    let named = arguments(&command).find(|arg| arg.get_long() == flag.strip_prefix("--"))?;
+    Some(named.get_env()?.to_str()?.to_owned())
 }
 
 /// What to write instead of `--links maybe`: a switch stands alone, or takes its value behind `=`. `clap` takes the word for
@@ -185,13 +228,7 @@ fn switch_with_a_word(error: &clap::Error, args: &[OsString]) -> Option<Answer> 
 /// mistyped it. What tests are told by is left out.
 pub fn unknown_variables(names: impl IntoIterator<Item = OsString>) -> Vec<String> {
     let command = command();
-    let commands = std::iter::once(&command).chain(command.get_subcommands());
-    let known: HashSet<&OsStr> = commands
-        .flat_map(|command| {
-            command.get_arguments().chain(command.get_subcommands().flat_map(|sub| sub.get_arguments()))
-        })
-        .filter_map(clap::Arg::get_env)
-        .collect();
+    let known: HashSet<&OsStr> = arguments(&command).filter_map(clap::Arg::get_env).collect();
     let mut unknown: Vec<String> = names
         .into_iter()
         .filter(|name| !known.contains(name.as_os_str()))
@@ -202,12 +239,14 @@ pub fn unknown_variables(names: impl IntoIterator<Item = OsString>) -> Vec<Strin
     unknown
 }
 
-/// The first line of everything above the usage, joined, and where to read on.
-fn one_line(rendered: &str) -> String {
+/// The first line of everything above the usage, joined, where the value came from if from a `variable`, and where to read
+/// on.
+fn one_line(rendered: &str, variable: Option<String>) -> String {
     let said =
         rendered.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
     let said: Vec<_> = said.filter(|line| !line.is_empty()).collect();
-    format!("{} (see --help)", said.join(" "))
+    let source = variable.map(|variable| format!("{variable}; ")).unwrap_or_default();
+    format!("{} ({source}see --help)", said.join(" "))
 }
 
 /// An error and its causes as one line, `error: …`. A cause that an error has told already is not told again.
@@ -250,6 +289,18 @@ mod tests {
             let Err(Answer::Usage(line)) = run(args) else { panic!("{args:?} is accepted") };
             assert!(line.starts_with("error: ") && line.lines().count() == 1, "{line}");
         }
+    }
+
+    #[test]
+    fn a_negative_value_is_a_value() {
+        for args in [&["serve", "--resume-window", "-5s"][..], &["token", "operator", "--ttl", "-1h"]] {
+            let Err(Answer::Usage(line)) = run(args) else { panic!("{args:?} is accepted") };
+            assert!(line.contains(args[args.len() - 1]) && line.contains("such as 90s"), "{line}");
+        }
+        let Err(Answer::Usage(line)) = run(&["serve", "--links", "-5"]) else { panic!("a switch takes a word") };
+        assert!(line.contains("--links=false"), "{line}");
+        let Err(Answer::Usage(line)) = run(&["serve", "--no-such", "-5"]) else { panic!("it is accepted") };
+        assert!(line.contains("--no-such"), "{line}");
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub enum ConfigError {
         reason: String,
     },
     /// The file names a setting that does not exist.
-    #[error("{}, line {line}: there is no setting {name} (see sluice serve --help)", path.display())]
+    #[error("{}, line {line}: there is no setting {name} ({hint}see sluice serve --help)", path.display(), hint = hint(name))]
     UnknownSetting {
         /// The file.
         path: PathBuf,
@@ -63,13 +63,27 @@ pub enum ConfigError {
         reason: String,
     },
     /// A value is refused.
-    #[error("{reason} (set --{setting})")]
+    #[error("{reason} (set --{setting} or {variable})", variable = variable(setting))]
     Refused {
         /// The setting's flag, without dashes.
         setting: &'static str,
         /// What is wrong.
         reason: String,
     },
+}
+
+/// The environment variable of a setting.
+fn variable(setting: &str) -> String {
+    format!("SLUICE_{}", setting.replace('-', "_").to_uppercase())
+}
+
+/// What a key was meant to be that is spelt otherwise than settings are.
+fn hint(key: &str) -> String {
+    let spelt = key.trim_start_matches('-').replace('_', "-").to_lowercase();
+    let spelt = spelt.strip_prefix("sluice-").unwrap_or(&spelt);
+    let settings = Layer::augment_args(clap::Command::new("settings"));
+    let known = settings.get_arguments().any(|setting| setting.get_long() == Some(spelt));
+    if known { format!("write {spelt}; ") } else { String::new() }
 }
 
 /// The flags of every command that needs settings.

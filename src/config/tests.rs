@@ -60,7 +60,12 @@ fn the_data_directory_moves_what_lies_in_it() {
 #[test]
 fn an_unknown_key_is_refused_by_name() {
     let error = file("listen = \"127.0.0.1:1\"\nresume_window = \"2m\"\n").unwrap_err();
-    assert_eq!(error.to_string(), "sluice.toml, line 2: there is no setting resume_window (see sluice serve --help)");
+    assert_eq!(
+        error.to_string(),
+        "sluice.toml, line 2: there is no setting resume_window (write resume-window; see sluice serve --help)"
+    );
+    let error = file("listen-on = 1\n").unwrap_err();
+    assert_eq!(error.to_string(), "sluice.toml, line 1: there is no setting listen-on (see sluice serve --help)");
 }
 
 #[test]

@@ -107,6 +107,14 @@ impl Cache {
         Ok(cache)
     }
 
+    /// Whether a process has the folder that `path` names. Leaves no trace.
+    ///
+    /// # Errors
+    /// When it cannot be looked at.
+    pub fn is_in_use(path: &Path) -> Result<bool, OpenError> {
+        Folder::is_in_use(path)
+    }
+
     /// Lets another process have the folder, once nothing is read or written here any more.
     pub fn close(&self) {
         if let Err(error) = self.folder.unlock() {

@@ -95,6 +95,20 @@ impl Folder {
         Ok(Self { path: path.to_owned(), lock, in_memory })
     }
 
+    /// Whether a process has the folder that `path` names. Leaves no trace.
+    pub fn is_in_use(path: &Path) -> Result<bool, OpenError> {
+        let unusable = |source| OpenError::Unusable { path: path.to_owned(), source };
+        let lock = match File::open(path.join("lock")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            lock => lock.map_err(unusable)?,
+        };
+        match lock.try_lock_shared() {
+            Ok(()) => Ok(false),
+            Err(TryLockError::WouldBlock) => Ok(true),
+            Err(TryLockError::Error(source)) => Err(unusable(source)),
+        }
+    }
+
     /// Lets another process have the folder.
     pub fn unlock(&self) -> io::Result<()> {
         self.lock.unlock()

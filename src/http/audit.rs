@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::AppState;
 use super::auth::Operator;
 use super::error::Problem;
-use super::json::QueryOf;
+use super::json::{Limit, QueryOf};
 use super::routes::Routes;
 use crate::protocol::{ChatId, Principal, Sha256, timestamp};
 use crate::store::{ReadFilter, ReadRecord};
@@ -33,7 +33,7 @@ struct AuditQuery {
     since: Option<String>,
     until: Option<String>,
     cursor: Option<String>,
-    limit: Option<u32>,
+    limit: Option<Limit>,
 }
 
 #[derive(Serialize)]
@@ -95,7 +95,7 @@ async fn list(
         since: time("since", query.since.as_deref())?,
         until: time("until", query.until.as_deref())?,
     };
-    let limit = query.limit.unwrap_or(PAGE_DEFAULT).clamp(1, PAGE);
+    let limit = Limit::of(query.limit, PAGE_DEFAULT, PAGE);
     let page = state.store.reads(&filter, cursor, limit).await?;
     let reads = page.items.into_iter().map(ReadView::from).collect();
     Ok(Json(ReadList { reads, next_cursor: page.next.map(|cursor| cursor.to_string()) }))

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
 use http::header::{
-    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_RANGE, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT_RANGES, CACHE_CONTROL, CONTENT_RANGE, CONTENT_TYPE, LOCATION, RETRY_AFTER, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Serialize;
@@ -27,6 +28,9 @@ pub enum Problem {
     /// The credential proves nothing.
     #[error("{0}")]
     BadCredential(TokenError),
+    /// A person's browser is not signed in, and is sent to where it can be: to this path.
+    #[error("sign in first")]
+    SignIn(String),
     /// The browser's cookie stands for nobody, or for nobody any more.
     #[error("this browser is not signed in: sign in again")]
     SignedOut,
@@ -166,6 +170,7 @@ impl Problem {
             | Self::BadSignature(_)
             | Self::SignatureNotTaken
             | Self::SignedOut => (StatusCode::UNAUTHORIZED, "unauthorized"),
+            Self::SignIn(_) => (StatusCode::SEE_OTHER, "unauthorized"),
             Self::Forbidden | Self::ForeignOrigin | Self::LinksOff => (StatusCode::FORBIDDEN, "forbidden"),
             Self::TaskRequired => (StatusCode::FORBIDDEN, "task_required"),
             Self::TaskMismatch => (StatusCode::FORBIDDEN, "task_mismatch"),
@@ -215,6 +220,11 @@ impl Problem {
             // RFC 6750 section 3.1: only a request that brought a token is told that it is no good.
             Self::BadCredential(_) => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer error=\"invalid_token\""));
+            }
+            Self::SignIn(path) => {
+                if let Ok(path) = HeaderValue::from_str(path) {
+                    headers.insert(LOCATION, path);
+                }
             }
             Self::RangeInvalid { complete_length } => {
                 if let Ok(value) = HeaderValue::from_str(&format!("bytes */{complete_length}")) {

@@ -10,6 +10,7 @@ use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::error::Problem;
@@ -91,10 +92,28 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryOf<T> {
     }
 }
 
+/// How many rows a page has at most, as a query's `limit` says. A page of none would never come to an end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u32")]
+pub struct Limit(u32);
+
+impl TryFrom<u32> for Limit {
+    type Error = &'static str;
+
+    fn try_from(rows: u32) -> Result<Self, Self::Error> {
+        if rows > 0 { Ok(Self(rows)) } else { Err("a page has at least one row") }
+    }
+}
+
+impl Limit {
+    /// So many, up to `most`; `default` when nobody says.
+    pub fn of(named: Option<Self>, default: u32, most: u32) -> u32 {
+        named.map_or(default, |Self(rows)| rows).min(most)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use serde::Deserialize;
-
     use super::*;
 
     #[derive(Debug, Deserialize)]

@@ -2,7 +2,7 @@
 //!
 //! A link reads as the one who made it, in its chat and nothing else, and is judged anew each time it is used: it opens
 //! nothing that its maker may not read any more. Whoever has the address has the file, so links are off until an operator
-//! turns them on.
+//! turns them on, and operators see and end those of everybody. What opens one is told to its maker once, and nobody else.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde::{Deserialize, Serialize};
 
 use super::AppState;
-use super::auth::Visitor;
+use super::auth::{Operator, Visitor};
 use super::download::Way;
 use super::error::Problem;
-use super::json::{JsonBody, PathOf};
+use super::json::{JsonBody, Limit, PathOf, QueryOf};
 use super::native::{participant, serve_file};
 use super::routes::Routes;
 use crate::config::Span;
 use crate::identity::{Caller, Purpose};
 use crate::protocol::timestamp;
-use crate::protocol::{ChatId, Sha256};
-use crate::store::{LinkAdded, LinkRecord};
+use crate::protocol::{ChatId, Principal, Sha256};
+use crate::store::{LinkAdded, LinkFilter, LinkRecord};
 
 /// What a link is downloaded by.
 pub const LINK_ROUTE: &str = "/l/{secret}";
@@ -33,6 +33,9 @@ pub const LINK_ROUTE: &str = "/l/{secret}";
 const LINKS: u32 = 256;
 /// How long a link is good for when nobody says.
 const TTL: Duration = Duration::from_secs(60 * 60);
+/// Most links on an operator's page, and how many there are when nobody says.
+const PAGE: u32 = 1000;
+const PAGE_DEFAULT: u32 = 200;
 
 const X_ROBOTS_TAG: HeaderName = HeaderName::from_static("x-robots-tag");
 
@@ -41,6 +44,8 @@ pub fn routes() -> Routes {
     Routes::new()
         .route("/v1/chats/{chat}/links", get(list).post(make))
         .route("/v1/chats/{chat}/links/{id}", delete(revoke))
+        .route("/v1/links", get(list_all))
+        .route("/v1/links/{id}", delete(end))
 }
 
 /// The route by which they are used.
@@ -76,6 +81,18 @@ struct LinkView {
     path: String,
     created_at: String,
     expires_at: String,
+}
+
+impl From<LinkRecord> for LinkView {
+    fn from(link: LinkRecord) -> Self {
+        Self {
+            id: link.id,
+            set: link.manifest,
+            path: link.path,
+            created_at: timestamp::format_nearest(link.created_at),
+            expires_at: timestamp::format_nearest(link.expires_at),
+        }
+    }
 }
 
 async fn make(
@@ -125,17 +142,10 @@ async fn list(
 ) -> Result<Json<LinkList>, Problem> {
     participant(&state, &caller, &chat).await?;
     let links = state.store.links(&caller.principal, &chat).await?;
-    let view = |link: LinkRecord| LinkView {
-        id: link.id,
-        set: link.manifest,
-        path: link.path,
-        created_at: timestamp::format_nearest(link.created_at),
-        expires_at: timestamp::format_nearest(link.expires_at),
-    };
-    Ok(Json(LinkList { links: links.into_iter().map(view).collect() }))
+    Ok(Json(LinkList { links: links.into_iter().map(LinkView::from).collect() }))
 }
 
-/// What names a link to its maker: 32 hex digits. Anything else is no link's.
+/// What names a link to its maker and to operators: 32 hex digits. Anything else is no link's.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "String")]
 struct LinkId(String);
@@ -159,6 +169,48 @@ async fn revoke(
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(Problem::NotFound),
     }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AllQuery {
+    principal: Option<Principal>,
+    chat: Option<ChatId>,
+    cursor: Option<LinkId>,
+    limit: Option<Limit>,
+}
+
+#[derive(Serialize)]
+struct AllLinks {
+    links: Vec<OwnedView>,
+    next_cursor: Option<String>,
+}
+
+/// A link as operators see it.
+#[derive(Serialize)]
+struct OwnedView {
+    principal: Principal,
+    chat: ChatId,
+    #[serde(flatten)]
+    link: LinkView,
+}
+
+/// Everybody's links.
+async fn list_all(
+    _: Operator,
+    State(state): State<AppState>,
+    QueryOf(query): QueryOf<AllQuery>,
+) -> Result<Json<AllLinks>, Problem> {
+    let filter = LinkFilter { principal: query.principal, chat: query.chat };
+    let limit = Limit::of(query.limit, PAGE_DEFAULT, PAGE);
+    let page = state.store.all_links(&filter, query.cursor.as_ref().map(|id| id.0.as_str()), limit).await?;
+    let view =
+        |link: LinkRecord| OwnedView { principal: link.principal.clone(), chat: link.chat.clone(), link: link.into() };
+    Ok(Json(AllLinks { links: page.items.into_iter().map(view).collect(), next_cursor: page.next }))
+}
+
+async fn end(_: Operator, State(state): State<AppState>, PathOf(id): PathOf<LinkId>) -> Result<StatusCode, Problem> {
+    if state.store.end_link(&id.0).await? { Ok(StatusCode::NO_CONTENT) } else { Err(Problem::NotFound) }
 }
 
 /// The file behind a link, as its maker would be served it.

@@ -17,6 +17,7 @@ pub mod keys;
 pub mod limit;
 pub mod links;
 pub mod native;
+mod next;
 pub mod operator;
 pub mod ops;
 mod page;

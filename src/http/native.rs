@@ -12,7 +12,7 @@ use super::AppState;
 use super::auth::Visitor;
 use super::download::{self, Content, Representation, Way, named_task};
 use super::error::Problem;
-use super::json::{PathOf, QueryOf};
+use super::json::{Limit, PathOf, QueryOf};
 use super::routes::Routes;
 use crate::access::FileAccess;
 use crate::identity::Caller;
@@ -61,7 +61,7 @@ pub fn downloads() -> Routes {
 #[serde(deny_unknown_fields)]
 struct PageQuery {
     cursor: Option<String>,
-    limit: Option<u32>,
+    limit: Option<Limit>,
 }
 
 impl PageQuery {
@@ -83,7 +83,7 @@ async fn sets(
     QueryOf(page): QueryOf<PageQuery>,
 ) -> Result<Json<SetList>, Problem> {
     participant(&state, &caller, &chat).await?;
-    let limit = page.limit.unwrap_or(SETS_PAGE_DEFAULT).clamp(1, SETS_PAGE);
+    let limit = Limit::of(page.limit, SETS_PAGE_DEFAULT, SETS_PAGE);
     let _turn = state.access.turn(&caller).await?;
     let mut list = state.sets.list(&chat, page.cursor()?, limit).await?;
     for set in &mut list.sets {
@@ -153,7 +153,7 @@ async fn files(
     QueryOf(page): QueryOf<PageQuery>,
 ) -> Result<Json<VersionList>, Problem> {
     participant(&state, &caller, &chat).await?;
-    let limit = page.limit.unwrap_or(ENTRIES_PAGE_DEFAULT).clamp(1, ENTRIES_PAGE);
+    let limit = Limit::of(page.limit, ENTRIES_PAGE_DEFAULT, ENTRIES_PAGE);
     let _turn = state.access.turn(&caller).await?;
     let list = state.sets.files(&chat, page.cursor()?, limit).await?;
     Ok(Json(with_urls(&state, &chat, list)))
@@ -166,7 +166,7 @@ async fn versions(
     QueryOf(page): QueryOf<PageQuery>,
 ) -> Result<Json<VersionList>, Problem> {
     participant(&state, &caller, &chat).await?;
-    let limit = page.limit.unwrap_or(ENTRIES_PAGE_DEFAULT).clamp(1, ENTRIES_PAGE);
+    let limit = Limit::of(page.limit, ENTRIES_PAGE_DEFAULT, ENTRIES_PAGE);
     let _turn = state.access.turn(&caller).await?;
     let list = state.sets.versions(&chat, file, page.cursor()?, limit).await?.ok_or(Problem::NotFound)?;
     Ok(Json(with_urls(&state, &chat, list)))
@@ -198,7 +198,7 @@ async fn entries(
     QueryOf(page): QueryOf<PageQuery>,
 ) -> Result<Json<EntryList>, Problem> {
     participant(&state, &caller, &chat).await?;
-    let limit = page.limit.unwrap_or(ENTRIES_PAGE_DEFAULT).clamp(1, ENTRIES_PAGE);
+    let limit = Limit::of(page.limit, ENTRIES_PAGE_DEFAULT, ENTRIES_PAGE);
     let _turn = state.access.turn(&caller).await?;
     let list = state.sets.entries(&chat, &set, page.cursor()?, limit).await?;
     let mut list = list.ok_or(Problem::NotFound)?;

@@ -22,8 +22,8 @@ use crate::metrics::Metrics;
 /// How long the database may take to answer before the process is not ready.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Asks the database whether it answers, and takes what is written.
-pub type Probe = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
+/// Asks the database whether it answers, and takes what is written; otherwise what is wrong with it.
+pub type Probe = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
 /// What the operator's routes look at.
 #[derive(Clone)]
@@ -110,11 +110,15 @@ async fn readyz(State(ops): State<Ops>) -> Response {
     if ops.draining.is_cancelled() {
         return status(StatusCode::SERVICE_UNAVAILABLE, "draining");
     }
-    let up = tokio::time::timeout(PROBE_TIMEOUT, (ops.database)()).await.unwrap_or(false);
-    ops.metrics.database_up.set(up.into());
-    match up {
-        true => status(StatusCode::OK, "ready"),
-        false => status(StatusCode::SERVICE_UNAVAILABLE, "database down"),
+    let silent = |_| Err(format!("no answer within {} s", PROBE_TIMEOUT.as_secs()));
+    let answer = tokio::time::timeout(PROBE_TIMEOUT, (ops.database)()).await.unwrap_or_else(silent);
+    ops.metrics.database_up.set(answer.is_ok().into());
+    match answer {
+        Ok(()) => status(StatusCode::OK, "ready"),
+        Err(reason) => {
+            let body = json!({ "status": "database down", "reason": reason });
+            (StatusCode::SERVICE_UNAVAILABLE, [(CACHE_CONTROL, "no-store")], Json(body)).into_response()
+        }
     }
 }
 
@@ -139,7 +143,7 @@ mod tests {
     }
 
     fn up() -> Probe {
-        Arc::new(|| Box::pin(async { true }))
+        Arc::new(|| Box::pin(async { Ok(()) }))
     }
 
     async fn ask(ops: &Ops, path: &str, host: &str) -> StatusCode {
@@ -167,11 +171,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_process_without_its_database_is_not_ready() {
-        let down = ops(Arc::new(|| Box::pin(async { false })));
+        let down = ops(Arc::new(|| Box::pin(async { Err("its disk is full".to_owned()) })));
         let silent = ops(Arc::new(|| Box::pin(std::future::pending())));
-        for ops in [down, silent] {
+        for (ops, reason) in [(down, "its disk is full"), (silent, "no answer within 2 s")] {
             ops.metrics.database_up.set(1);
-            assert_eq!(ask(&ops, "/readyz", "localhost").await, 503);
+            let request = Request::builder().uri("/readyz").header(HOST, "localhost").body(Body::empty()).unwrap();
+            let answer = router(ops.clone()).oneshot(request).await.unwrap();
+            assert_eq!(answer.status(), 503);
+            let body = axum::body::to_bytes(answer.into_body(), 1024).await.unwrap();
+            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(body, json!({ "status": "database down", "reason": reason }));
             assert_eq!(ops.metrics.database_up.get(), 0);
         }
     }

@@ -20,6 +20,7 @@ use super::AppState;
 use super::auth::{self, Operator, cookie};
 use super::error::Problem;
 use super::json::{JsonBody, read_body};
+use super::next::{SIGN_IN, is_local};
 use super::page::{Escaped, page};
 use super::routes::Routes;
 use crate::config::Span;
@@ -28,12 +29,8 @@ use crate::protocol::timestamp;
 use crate::protocol::{ChatId, Principal};
 use crate::store::BrowserRecord;
 
-/// Where one signs in.
-const SIGN_IN: &str = "/signin";
 /// Largest form, in bytes: a token and where to go.
 const FORM_BYTES: usize = 16 * 1024;
-/// Longest path to go on to, in bytes.
-const NEXT_BYTES: usize = 1024;
 /// How long a code is good for when nobody says, and at most.
 const CODE_TTL: Duration = Duration::from_secs(10 * 60);
 const CODE_TTL_MAX: Duration = Duration::from_secs(60 * 60);
@@ -72,15 +69,6 @@ impl Fields {
     fn next(&self) -> &str {
         self.next.as_deref().filter(|next| is_local(next)).unwrap_or(SIGN_IN)
     }
-}
-
-/// A path of this gateway. What a browser would take for another host, or would change before it looks, is none.
-fn is_local(path: &str) -> bool {
-    let mut bytes = path.bytes();
-    bytes.next() == Some(b'/')
-        && !matches!(bytes.next(), Some(b'/'))
-        && path.len() <= NEXT_BYTES
-        && path.bytes().all(|b| b.is_ascii_graphic() && b != b'\\')
 }
 
 /// The form. A code in the address is not used up here: whoever previews links follows them too.
@@ -294,43 +282,4 @@ async fn make_code(
     let no_store = [(CACHE_CONTROL, HeaderValue::from_static("no-store"))];
     Ok((StatusCode::CREATED, no_store, Json(CodeView { url, expires_at: timestamp::format_nearest(expires_at) }))
         .into_response())
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn one_goes_on_to_paths_of_this_gateway_only() {
-        for path in ["/", "/chats/review", "/chats/a%20b?x=1#y", "/v1/chats/c1/sets"] {
-            assert!(is_local(path), "{path}");
-        }
-        for path in [
-            "",
-            "chats",
-            "//evil.example",
-            "/\\evil.example",
-            "/\t/evil.example",
-            "\\\\evil",
-            "https://evil.example",
-            "javascript:alert(1)",
-            "/a\r\nSet-Cookie: x=y",
-            "/ü",
-            "/a b",
-        ] {
-            assert!(!is_local(path), "{path:?}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn a_local_path_keeps_its_origin(path in "/[ -~]{0,30}") {
-            if is_local(&path) {
-                let base = url::Url::parse("https://files.example/signin").unwrap();
-                prop_assert_eq!(base.join(&path).unwrap().origin(), base.origin());
-            }
-        }
-    }
 }

@@ -13,6 +13,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::secret::{self, SecretError};
 use super::{Caller, Identity, OpaqueKey};
@@ -46,14 +47,20 @@ pub enum TokenError {
     /// The platform's key set cannot be had now.
     #[error("the issuer's keys cannot be fetched now; try again")]
     KeysUnavailable,
-    /// A token of the platform's for somebody else.
-    #[error("the token is meant for another audience")]
+    /// It names no issuer, and the gateway's own secret did not sign it.
+    #[error("the token names no issuer: its iss is missing, or no text")]
+    NoIssuer,
+    /// A token of the platform's for somebody else, or one of the gateway's own that is for anybody in particular.
+    #[error("the token is meant for another audience: its aud does not name this gateway, or is missing")]
     WrongAudience,
+    /// Its signature is right, and one of its claims is not; the text says which, and never what it holds.
+    #[error("the token's claims are not usable: {0}")]
+    BadClaim(&'static str),
     /// Past its `exp`.
-    #[error("the token has expired")]
+    #[error("the token has expired (exp)")]
     Expired,
     /// Before its `nbf` or `iat`.
-    #[error("the token is not valid yet")]
+    #[error("the token is not valid yet (nbf, iat)")]
     NotYetValid,
     /// An agent's token that names no agent: its owner could be anyone's.
     #[error("the agent's token carries no agent_id: mint it for one agent")]
@@ -69,7 +76,9 @@ impl TokenError {
             | Self::UnknownIssuer
             | Self::BadAlgorithm
             | Self::UnknownKey
+            | Self::NoIssuer
             | Self::WrongAudience
+            | Self::BadClaim(_)
             | Self::NotYetValid => "unauthorized",
             Self::KeysUnavailable => "unavailable",
             Self::Expired => "token_expired",
@@ -198,7 +207,12 @@ impl Tokens {
             return platform.verify(token, clock);
         }
         self.verify_own(token, clock).map_err(|error| match error {
-            TokenError::BadSignature if self.platform.is_some() && issuer(token).is_some() => TokenError::UnknownIssuer,
+            TokenError::BadSignature if self.platform.is_some() => match issuer(token) {
+                Some(_) => TokenError::UnknownIssuer,
+                // What is signed as the platform's tokens are was to be one.
+                None if !is_hmac(token) => TokenError::NoIssuer,
+                None => error,
+            },
             error => error,
         })
     }
@@ -212,7 +226,7 @@ impl Tokens {
         let claims = jsonwebtoken::decode::<Claims>(token, &self.verifying, &self.validation)
             .map_err(|error| match error.kind() {
                 ErrorKind::InvalidSignature | ErrorKind::InvalidAlgorithm => TokenError::BadSignature,
-                _ => TokenError::Malformed,
+                _ => why(&error, token),
             })?
             .claims;
         claims.settle(clock)
@@ -232,6 +246,43 @@ fn issuer(token: &str) -> Option<String> {
     }
     let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
     serde_json::from_slice::<Unproven>(&payload).ok()?.iss
+}
+
+/// Whether a token's header says that it is signed with a secret, as the gateway's own are.
+fn is_hmac(token: &str) -> bool {
+    let algorithm = jsonwebtoken::decode_header(token).map(|header| header.alg);
+    algorithm.is_ok_and(|algorithm| matches!(algorithm, Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512))
+}
+
+/// What is wrong with a token whose signature is right.
+fn why(error: &jsonwebtoken::errors::Error, token: &str) -> TokenError {
+    match error.kind() {
+        ErrorKind::InvalidAudience => TokenError::WrongAudience,
+        ErrorKind::MissingRequiredClaim(claim) if claim == "aud" => TokenError::WrongAudience,
+        ErrorKind::Json(_) => bad_claim(token).map_or(TokenError::Malformed, TokenError::BadClaim),
+        _ => TokenError::Malformed,
+    }
+}
+
+/// The first claim that is not of its type, in a token whose claims could not be read.
+fn bad_claim(token: &str) -> Option<&'static str> {
+    let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    let claims: serde_json::Map<String, Value> = serde_json::from_slice(&payload).ok()?;
+    let claim = |name| claims.get(name).filter(|value| !value.is_null());
+    let is_time = |name| claim(name).is_none_or(Value::is_number);
+    let is_text = |name| claim(name).is_none_or(Value::is_string);
+    let is_chats = |value: &Value| Vec::<ChatId>::deserialize(value).is_ok();
+    let rules = [
+        (claim("exp").is_some_and(Value::is_number), "exp is missing, or no number"),
+        (claim("scope").is_some_and(Value::is_string), "scope is missing, or no text"),
+        (is_time("nbf"), "nbf is no number"),
+        (is_time("iat"), "iat is no number"),
+        (is_text("sub"), "sub is no text"),
+        (is_text("agent_id"), "agent_id is no text"),
+        (is_text("agent_name"), "agent_name is no text"),
+        (claim("chats").is_none_or(is_chats), "chats is no list of chats' names"),
+    ];
+    rules.into_iter().find(|(holds, _)| !holds).map(|(_, text)| text)
 }
 
 impl Claims {
@@ -290,20 +341,23 @@ impl Claims {
         let mut known = self.scope.split(' ').filter(|word| matches!(*word, "agent" | "reader" | "operator"));
         let scope = match (known.next(), known.next()) {
             (Some(scope), None) => scope,
-            _ => return Err(TokenError::Malformed),
+            _ => return Err(TokenError::BadClaim("scope has to hold one of agent, reader and operator")),
         };
         match scope {
             "agent" => {
                 let id = self.agent_id.filter(|id| !id.is_empty()).ok_or(TokenError::Unbound)?;
-                let principal = Principal::agent(&id).map_err(|_| TokenError::Malformed)?;
+                let principal = Principal::agent(&id).map_err(|_| TokenError::BadClaim("agent_id is no agent's id"))?;
                 let name = self.agent_name.map(|name| name.parse::<AgentName>()).transpose();
-                Ok(Identity::Agent { principal, name: name.map_err(|_| TokenError::Malformed)?, owner: self.sub })
+                let name = name.map_err(|_| TokenError::BadClaim("agent_name is no agent's name"))?;
+                Ok(Identity::Agent { principal, name, owner: self.sub })
             }
             "reader" => {
-                let principal: Principal = self.sub.and_then(|sub| sub.parse().ok()).ok_or(TokenError::Malformed)?;
+                const NOBODY: TokenError =
+                    TokenError::BadClaim("sub has to be user:<id> or agent:<id> in a reader's token");
+                let principal: Principal = self.sub.and_then(|sub| sub.parse().ok()).ok_or(NOBODY)?;
                 // `*` stands for every verified caller in a list of participants, and is nobody himself.
                 if principal == Principal::everyone() {
-                    return Err(TokenError::Malformed);
+                    return Err(NOBODY);
                 }
                 Ok(Identity::Reader(Caller { principal, chats: self.chats.map(Arc::from) }))
             }

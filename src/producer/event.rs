@@ -34,7 +34,7 @@ pub enum AgentEvent {
         /// Their bytes.
         bytes: u64,
     },
-    /// The folder could not be published again; the last set stays.
+    /// The watched folder could not be published as it is now; what was published before stays, if anything was.
     PublishFailed {
         /// Why.
         reason: String,
@@ -49,6 +49,11 @@ pub enum AgentEvent {
     /// The producer endpoint is open.
     Serving {
         /// Its public URL.
+        url: String,
+    },
+    /// The gateway reads a file over the connection, and never asked at the producer endpoint. Told once.
+    Bypassed {
+        /// The endpoint's public URL.
         url: String,
     },
     /// A session is open on the control connection.
@@ -114,13 +119,20 @@ impl fmt::Display for AgentEvent {
                 let ending = if *files == 1 { "" } else { "s" };
                 write!(f, "published {files} file{ending}, {bytes} bytes, as sha256:{sha256}")
             }
-            Self::PublishFailed { reason } => write!(f, "not published again: {reason}"),
+            Self::PublishFailed { reason } => {
+                write!(f, "not published: {reason}; the folder is looked at again when it changes")
+            }
             Self::Unserved { path, reason } => write!(
                 f,
                 "cannot serve {path:?}: {reason}; whoever asked for it got an error (start again, or use --watch, to \
                  publish it as it is now)"
             ),
             Self::Serving { url } => write!(f, "serving the gateway at {url}"),
+            Self::Bypassed { url } => write!(
+                f,
+                "the gateway reads over the connection and has not asked at {url}: check that it reaches that address, and \
+                 that its operator's --allow-hosts names it, if it is no public https address"
+            ),
             Self::Connected { session } => write!(f, "connected, session {session}"),
             Self::Disconnected { reason, retry_in } => {
                 write!(f, "not connected: {reason}; trying again in {retry_in:.1?}")

@@ -123,14 +123,16 @@ impl fmt::Debug for AgentOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The gateway URL cannot be dialled.
-    #[error("--gateway: {0}")]
+    #[error("--gateway, or SLUICE_GATEWAY: {0}")]
     Gateway(#[from] InvalidGatewayUrl),
     /// The token cannot be put into a header.
-    #[error("--token: the token holds characters that no token has; pass it without quotes or line breaks")]
+    #[error(
+        "--token, or SLUICE_TOKEN: the token holds characters that no token has; pass it without quotes or line breaks"
+    )]
     Token,
     /// Neither the options nor the token name the agent.
     #[error(
-        "--token names no agent: check that it is an agent's (sluice token agent prints one), or give the agent's name \
+        "--token, or SLUICE_TOKEN, names no agent: check that it is an agent's (sluice token agent prints one), or give the agent's name \
          with --name"
     )]
     NoName,
@@ -138,7 +140,7 @@ pub enum AgentError {
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// The folder could not be published.
-    #[error(transparent)]
+    #[error("{0}{advice}", advice = .0.advice())]
     Publish(#[from] PublishError),
     /// The folder cannot be watched.
     #[error("cannot watch the folder: {0}; run without --watch")]
@@ -216,6 +218,7 @@ pub async fn run(
     };
     let base = endpoint.as_ref().map(|endpoint| endpoint.base().clone());
     if let Some(base) = &base {
+        registry.serve_at(base.url());
         events(AgentEvent::Serving { url: base.url().to_owned() });
     }
     let agent = connection::Agent {

@@ -32,10 +32,10 @@ pub enum PublishError {
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// Nothing in it to publish.
-    #[error("{0:?} holds no files to serve; put them there first, or use --watch to wait for them")]
+    #[error("{0:?} holds no files to serve")]
     Empty(PathBuf),
     /// A file was written to while it was hashed.
-    #[error("{0:?} changed while it was being hashed; start again when it is written, or use --watch")]
+    #[error("{0:?} changed while it was being hashed")]
     Changed(PathBuf),
     /// The thread that hashes ended early.
     #[error("hashing was interrupted; start again")]
@@ -46,6 +46,15 @@ pub enum PublishError {
 }
 
 impl PublishError {
+    /// What to do about it, where nobody watches the folder and the error itself does not say.
+    pub(super) fn advice(&self) -> &'static str {
+        match self {
+            Self::Empty(_) => "; put them there first, or use --watch to wait for them",
+            Self::Changed(_) => "; start again when it is written, or use --watch",
+            Self::Folder(_) | Self::Interrupted | Self::Manifest(_) => "",
+        }
+    }
+
     /// Whether a watched folder may become publishable by itself.
     pub(super) fn is_passing(&self) -> bool {
         match self {

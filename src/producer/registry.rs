@@ -20,6 +20,8 @@ pub struct Registry {
     blobs: RwLock<HashMap<Sha256, Blob>>,
     /// Files that are no longer as they were hashed, as far as that was told.
     lost: Mutex<HashSet<PathBuf>>,
+    /// The producer endpoint's URL, until the gateway asks there or it was told that it does not.
+    unasked: Mutex<Option<String>>,
 }
 
 /// Something published.
@@ -58,6 +60,22 @@ impl Registry {
     pub(super) fn add_manifest(&self, identity: Sha256, canonical: Bytes) {
         let mut blobs = self.blobs.write().unwrap_or_else(PoisonError::into_inner);
         blobs.insert(identity, Blob::Manifest(canonical));
+    }
+
+    /// Files can be asked for at this URL too, from now on.
+    pub(super) fn serve_at(&self, url: &str) {
+        *self.unasked.lock().unwrap_or_else(PoisonError::into_inner) = Some(url.to_owned());
+    }
+
+    /// Where a blob could have been asked for, if nobody ever did; once. Manifests have no place but the connection.
+    pub(super) fn take_unasked(&self, blob: &Blob) -> Option<String> {
+        let mut unasked = self.unasked.lock().unwrap_or_else(PoisonError::into_inner);
+        unasked.take_if(|_| matches!(blob, Blob::Files(_)))
+    }
+
+    /// Somebody asked at the endpoint.
+    pub(super) fn asked(&self) {
+        *self.unasked.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// The file of a blob that could not be read: once for each file, until it is published again.

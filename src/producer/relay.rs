@@ -133,6 +133,9 @@ impl Relay {
             self.replies.push_back(Reply::End(end_of(read.request_id.clone(), read.offset, 0)));
             return Ok(());
         }
+        if let Some(url) = self.registry.take_unasked(&blob) {
+            (self.events)(AgentEvent::Bypassed { url });
+        }
         self.next_key += 1;
         self.reads.push_back(Read {
             key: self.next_key,

@@ -1,9 +1,10 @@
 use std::collections::{HashMap, HashSet};
 
+use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
 use super::dialect::Dialect;
-use super::{Place, Store, StoreError, endpoints, hashes, rows, versions};
+use super::{Page, Place, Store, StoreError, endpoints, hashes, rows, versions};
 use crate::protocol::{AgentName, ChatId, Principal};
 
 /// A chat and who takes part in it.
@@ -17,6 +18,19 @@ pub struct Chat {
     pub created_at: i64,
     /// In no order that means anything.
     pub participants: Vec<Principal>,
+}
+
+/// A chat in a list of all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedChat {
+    /// As the platform names it.
+    pub id: ChatId,
+    /// For people.
+    pub title: Option<String>,
+    /// Unix milliseconds.
+    pub created_at: i64,
+    /// How many take part in it.
+    pub participants: u64,
 }
 
 /// What became of a new participant.
@@ -85,6 +99,26 @@ impl Store {
         .await
     }
 
+    /// Every chat, in the database's order of ids, after one of an earlier page.
+    pub async fn chats(&self, after: Option<&ChatId>, limit: u32) -> Result<Page<ListedChat, ChatId>, StoreError> {
+        self.bounded(async {
+            // The empty text sorts before every id.
+            let query = sqlx::query(LIST).bind(after.map_or("", ChatId::as_str)).bind(i64::from(limit) + 1);
+            let found = query.fetch_all(&self.0.reader).await?;
+            let listed = |row: &AnyRow| {
+                Ok(ListedChat {
+                    id: rows::parsed(row, "id")?,
+                    title: row.try_get("title")?,
+                    created_at: row.try_get("created_at")?,
+                    participants: rows::unsigned(row, "participants")?,
+                })
+            };
+            let items = found.iter().map(listed).collect::<Result<Vec<_>, sqlx::Error>>()?;
+            Ok(Page::cut(items, limit, |chat| chat.id.clone()))
+        })
+        .await
+    }
+
     /// Deletes a chat. Its sets, sessions and participants go with it, in the same transaction. False when there is
     /// none.
     pub async fn delete_chat(&self, chat: &ChatId) -> Result<bool, StoreError> {
@@ -147,6 +181,11 @@ impl Store {
         .await
     }
 }
+
+/// Chats by their ids, each with how many take part in it.
+pub(super) const LIST: &str = "SELECT c.id, c.title, c.created_at, \
+    (SELECT count(*) FROM participants p WHERE p.chat = c.id) AS participants \
+    FROM chats c WHERE c.id > $1 ORDER BY c.id LIMIT $2";
 
 /// A chat as it was made, if one of two takes part in it.
 pub(super) const PLACE: &str = "SELECT c.created_at FROM chats c WHERE c.id = $1 AND EXISTS \

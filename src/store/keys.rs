@@ -1,3 +1,6 @@
+use sqlx::Row as _;
+use sqlx::any::AnyRow;
+
 use super::{Store, StoreError, rows};
 use crate::protocol::Principal;
 
@@ -13,6 +16,20 @@ pub enum Continuity {
     Broken,
 }
 
+/// A key that an agent is known by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldKey {
+    /// Of RFC 7638.
+    pub thumbprint: String,
+    /// When it first signed, Unix milliseconds.
+    pub first_seen_at: i64,
+    /// When it last did, about.
+    pub last_seen_at: i64,
+}
+
+/// The keys of an agent.
+pub(super) const OF_AGENT: &str = "SELECT thumbprint, first_seen, last_seen FROM keys WHERE principal = $1 \
+    ORDER BY last_seen DESC, first_seen DESC, thumbprint";
 /// Agents whose keys are held.
 pub(super) const AGENTS: &str = "SELECT DISTINCT principal FROM keys WHERE principal > $1 ORDER BY principal LIMIT $2";
 /// Forgets the keys of those between two agents that have nothing and have not signed lately.
@@ -67,6 +84,22 @@ impl Store {
             .await?;
             tx.commit().await?;
             Ok(Continuity::Held)
+        })
+        .await
+    }
+
+    /// The keys that are held for an agent, the one that signed last in front.
+    pub async fn keys(&self, agent: &Principal) -> Result<Vec<HeldKey>, StoreError> {
+        self.bounded(async {
+            let found = sqlx::query(OF_AGENT).bind(agent.as_str()).fetch_all(&self.0.reader).await?;
+            let held = |row: &AnyRow| {
+                Ok(HeldKey {
+                    thumbprint: row.try_get("thumbprint")?,
+                    first_seen_at: row.try_get("first_seen")?,
+                    last_seen_at: row.try_get("last_seen")?,
+                })
+            };
+            found.iter().map(held).collect()
         })
         .await
     }

@@ -1,15 +1,15 @@
 //! Links to one file each, with what is kept of their secret.
 
-use sqlx::Row as _;
 use sqlx::any::AnyRow;
+use sqlx::{AssertSqlSafe, Row as _};
 
-use super::{Store, StoreError, rows};
+use super::{Page, Store, StoreError, rows};
 use crate::protocol::{ChatId, Principal, Sha256};
 
 /// A link that somebody made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkRecord {
-    /// Names it to its maker, and opens nothing.
+    /// Names it to its maker and to operators, and opens nothing.
     pub id: String,
     /// Who made it, and as whom it reads.
     pub principal: Principal,
@@ -23,6 +23,15 @@ pub struct LinkRecord {
     pub created_at: i64,
     /// Unix milliseconds.
     pub expires_at: i64,
+}
+
+/// Which links an operator wants to see.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LinkFilter {
+    /// Made by whom.
+    pub principal: Option<Principal>,
+    /// Into which chat.
+    pub chat: Option<ChatId>,
 }
 
 /// What became of a new link.
@@ -92,6 +101,37 @@ impl Store {
         .await
     }
 
+    /// The links of everybody that still lead somewhere, by their ids, after one of an earlier page.
+    pub async fn all_links(
+        &self,
+        filter: &LinkFilter,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Page<LinkRecord, String>, StoreError> {
+        let (sql, values) = link_search(filter);
+        self.bounded(async {
+            let query = sqlx::query(AssertSqlSafe(sql)).bind(after.unwrap_or_default());
+            let mut query = query.bind(self.0.clock.unix_millis()).bind(i64::from(limit) + 1);
+            for value in &values {
+                query = query.bind(value.as_str());
+            }
+            let found = query.fetch_all(&self.0.reader).await?;
+            let items = found.iter().map(record).collect::<Result<Vec<_>, _>>()?;
+            Ok(Page::cut(items, limit, |link| link.id.clone()))
+        })
+        .await
+    }
+
+    /// Ends a link, whoever made it. False when there is none.
+    pub async fn end_link(&self, id: &str) -> Result<bool, StoreError> {
+        let (store, id) = (self.clone(), id.to_owned());
+        let end = async move {
+            let ended = sqlx::query("DELETE FROM links WHERE id = $1").bind(&id).execute(&store.0.writer).await?;
+            Ok(ended.rows_affected() > 0)
+        };
+        self.withdraw(end, |ended| *ended).await
+    }
+
     /// Ends a link of this principal in this chat. False when there is none.
     pub async fn remove_link(&self, principal: &Principal, chat: &ChatId, id: &str) -> Result<bool, StoreError> {
         let (store, principal, chat, id) = (self.clone(), principal.clone(), chat.clone(), id.to_owned());
@@ -111,6 +151,20 @@ impl Store {
 pub(super) const LINKS_HELD: &str = "SELECT count(*) FROM links WHERE principal = $1 AND expires_at > $2";
 pub(super) const LINKS: &str = "SELECT * FROM links WHERE principal = $1 AND chat = $2 AND expires_at > $3 \
     ORDER BY created_at DESC, id";
+
+/// A statement, and its values after the id to go on from, the time and the limit.
+pub(super) fn link_search(filter: &LinkFilter) -> (String, Vec<String>) {
+    let mut sql = "SELECT * FROM links WHERE id > $1 AND expires_at > $2".to_owned();
+    let mut values = Vec::new();
+    let principal = filter.principal.as_ref().map(|principal| ("principal", principal.as_str()));
+    let chat = filter.chat.as_ref().map(|chat| ("chat", chat.as_str()));
+    for (column, value) in principal.into_iter().chain(chat) {
+        values.push(value.to_owned());
+        sql.push_str(&format!(" AND {column} = ${}", values.len() + 3));
+    }
+    sql.push_str(" ORDER BY id LIMIT $3");
+    (sql, values)
+}
 
 fn record(row: &AnyRow) -> Result<LinkRecord, sqlx::Error> {
     Ok(LinkRecord {

@@ -27,6 +27,7 @@ mod health;
 mod keys;
 mod links;
 mod listed;
+mod lock;
 mod manifests;
 mod names;
 mod nonces;
@@ -65,11 +66,11 @@ pub use agents::{AgentRecord, Claim};
 pub use announcements::{Announced, Commit, NewAnnouncement, NewSet, Order};
 pub use audit::{ReadFilter, ReadRecord};
 pub use browsers::BrowserRecord;
-pub use chats::{Added, Chat};
+pub use chats::{Added, Chat, ListedChat};
 pub use cursor::{Cursor, InvalidCursor, Page};
 pub use error::StoreError;
-pub use keys::Continuity;
-pub use links::{LinkAdded, LinkRecord};
+pub use keys::{Continuity, HeldKey};
+pub use links::{LinkAdded, LinkFilter, LinkRecord};
 pub use listed::Listed;
 pub use manifests::Held;
 pub use names::TooManyNames;
@@ -113,6 +114,8 @@ struct Inner {
     large: Semaphore,
     /// SQLite's only.
     file: Option<health::DatabaseFile>,
+    /// Held by a gateway that has its file to itself.
+    lock: Option<lock::FileLock>,
     operation_timeout: Duration,
     quota: Quota,
     clock: Clock,
@@ -157,6 +160,7 @@ impl Store {
         self.0.writer.close().await;
         self.0.reader.close().await;
         self.0.health.close().await;
+        self.0.lock.iter().for_each(lock::FileLock::release);
     }
 
     /// Runs a query to its end, or to the end of its time.

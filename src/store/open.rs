@@ -8,6 +8,7 @@ use tokio_util::task::TaskTracker;
 
 use super::dialect::Dialect;
 use super::health::DatabaseFile;
+use super::lock::FileLock;
 use super::options::{OpenError, StoreOptions};
 use super::target::Target;
 use super::{Inner, Store};
@@ -22,6 +23,8 @@ impl Store {
     pub async fn open(url: &str, options: StoreOptions) -> Result<Self, OpenError> {
         sqlx::any::install_default_drivers();
         let target = Target::parse(url, options.migrate)?;
+        // Before the schema is touched: whoever has the file may be of an earlier version.
+        let lock = if options.alone { FileLock::take(&target)? } else { None };
         bring_up(&target, &options).await?;
 
         let reader = target.pool(options.connections.max(1), &options);
@@ -36,6 +39,7 @@ impl Store {
             health: target.pool(HEALTH_CONNECTIONS, &options),
             large: Semaphore::new(target.dialect.large_writes()),
             file: target.file.map(DatabaseFile::open),
+            lock,
             operation_timeout: options.operation_timeout,
             quota: options.quota,
             clock: options.clock,
@@ -48,6 +52,11 @@ impl Store {
             #[cfg(test)]
             asked: AtomicU64::new(0),
         })))
+    }
+
+    /// Whether a gateway has the SQLite file that `url` names. Postgres is for several, so it never is.
+    pub fn is_in_use(url: &str) -> Result<bool, OpenError> {
+        Ok(FileLock::is_held(&Target::parse(url, false)?))
     }
 
     /// Brings the database that `url` names to this program's schema, and tells what that took.

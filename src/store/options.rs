@@ -8,6 +8,8 @@ use crate::clock::Clock;
 pub struct StoreOptions {
     /// Run pending migrations (and create a SQLite file that does not exist). Without it such a database is refused.
     pub migrate: bool,
+    /// Be the only one that does so on a SQLite file, until the store is closed. For gateways; other commands go beside them.
+    pub alone: bool,
     /// Connections to Postgres, or readers of SQLite.
     pub connections: u32,
     /// How long connecting at the start may take.
@@ -26,6 +28,7 @@ impl Default for StoreOptions {
     fn default() -> Self {
         Self {
             migrate: true,
+            alone: false,
             connections: 8,
             connect_timeout: Duration::from_secs(5),
             acquire_timeout: Duration::from_secs(3),
@@ -69,6 +72,14 @@ pub enum OpenError {
         path: String,
         /// What the driver says.
         reason: String,
+    },
+    /// Another gateway has the file.
+    #[error(
+        "{path} is in use by another gateway: stop that one first, or let both use PostgreSQL (--database-url postgres://…)"
+    )]
+    InUse {
+        /// The file.
+        path: String,
     },
     /// A later version of this program has been here.
     #[error("{target} has schema version {found}, newer than this program's {known}; use the newer sluice")]

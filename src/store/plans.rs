@@ -8,9 +8,9 @@ use super::search::{
 };
 use super::test_database as db;
 use super::{
-    FileId, Outdated, ReadFilter, Scope, Store, StoreOptions, TaskRule, agents, announcements, audit, browsers, chats,
-    endpoints, hashes, keys, links, listed, manifests, names, nonces, quota, ranks, retention, sessions, sets,
-    versions,
+    FileId, LinkFilter, Outdated, ReadFilter, Scope, Store, StoreOptions, TaskRule, agents, announcements, audit,
+    browsers, chats, endpoints, hashes, keys, links, listed, manifests, names, nonces, quota, ranks, retention,
+    sessions, sets, versions,
 };
 use crate::on_both_databases;
 use crate::protocol::{ChatId, Principal, Sha256};
@@ -157,6 +157,8 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         (sets::SETS.to_owned(), vec![text("c1"), Value::Number(i64::MAX), Value::Number(100)]),
         (sets::SET.to_owned(), vec![Value::Number(7)]),
         (sets::OF_SESSION.to_owned(), vec![text("agent:1"), text("s1"), text("c1"), Value::Number(65)]),
+        (chats::LIST.to_owned(), vec![text(""), Value::Number(100)]),
+        (chats::LIST.to_owned(), vec![text("c250"), Value::Number(100)]),
         (chats::PLACE.to_owned(), vec![text("c1"), text("user:1")]),
         (chats::AGENTS.to_owned(), vec![text("c1")]),
         (sets::HAS_SET.to_owned(), vec![text("c1"), text("m1")]),
@@ -190,6 +192,7 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         (endpoints::known_at(2), vec![text("h1:443"), text("h2:443")]),
         (agents::among(2), vec![text("agent:1"), text("agent:2")]),
         (agents::holders_of(2), vec![text("name1"), text("name2")]),
+        (keys::OF_AGENT.to_owned(), vec![text("agent:1")]),
         (keys::AGENTS.to_owned(), vec![text("agent:"), Value::Number(10)]),
         (keys::SWEEP.to_owned(), vec![Value::Number(10), text("agent:1"), text("agent:11")]),
         (nonces::SWEEP.to_owned(), vec![Value::Number(1000), Value::Number(100)]),
@@ -238,7 +241,19 @@ async fn rows_are_found_by_index(database: &TestDatabase) {
         ],
     };
     let sweeps = browsers::SWEEP_HANDED_OUT.map(|sql| (sql.to_owned(), vec![Value::Number(10), Value::Number(5)]));
-    for (sql, values) in statements.into_iter().chain(reads).chain(versions).chain(sweeps) {
+    let links_of = |principal: Option<&Principal>, chat: Option<&ChatId>| {
+        let (sql, values) = links::link_search(&LinkFilter { principal: principal.cloned(), chat: chat.cloned() });
+        let page = [text("l1"), Value::Number(10), Value::Number(100)];
+        (sql, page.into_iter().chain(values.into_iter().map(Value::Text)).collect::<Vec<_>>())
+    };
+    let every_link = [
+        links_of(None, None),
+        links_of(Some(&principal), None),
+        links_of(None, Some(&chat)),
+        links_of(Some(&principal), Some(&chat)),
+    ];
+    let statements = statements.into_iter().chain(every_link);
+    for (sql, values) in statements.chain(reads).chain(versions).chain(sweeps) {
         let steps = plan(&store, database, &sql, &values).await;
         assert!(!steps.is_empty());
         // SQLite goes through what a part of the statement has found as well.

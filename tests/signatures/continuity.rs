@@ -1,5 +1,7 @@
 //! The keys that an agent is known by, and how it comes to others.
 
+use std::collections::BTreeSet;
+
 use http::Method;
 
 use crate::on_both_databases;
@@ -39,8 +41,13 @@ async fn a_new_key_is_vouched_for_by_an_old_one(database: &TestDatabase) {
     let mut wire = signed(&gateway, &agent).await;
     wire.send(create("mini")).await;
     wire.frame("session.created").await;
+    let keys = gateway.operate(Method::GET, "/v1/agents/mini/keys", None).await.json();
+    let thumbprints: BTreeSet<_> =
+        keys["keys"].as_array().unwrap().iter().map(|key| key["thumbprint"].as_str()).collect();
+    assert_eq!((&keys["agent"], thumbprints.len()), (&agent.principal().into(), 2), "the two that were taken: {keys}");
     assert_eq!(gateway.ask(Method::DELETE, "/v1/agents/mini/keys", "", None).await.status, 401);
     assert_eq!(gateway.ask(Method::DELETE, "/v1/agents/mini/keys", &gateway.operator(), None).await.status, 204);
+    assert_eq!(gateway.get("/v1/agents/mini/keys", &gateway.operator()).await.status, 404);
     agent.seeds = vec![3];
     assert_eq!(outcome(&agent).await, "ok");
     agent.seeds = vec![1];

@@ -1,7 +1,7 @@
 //! Chats with their participants and sessions, and the names of agents.
 
-use sluice::protocol::{AgentName, Principal};
-use sluice::store::{Added, Binding, Claim, Quota, Store, StoreOptions, TooManyNames};
+use sluice::protocol::{AgentName, ChatId, Principal};
+use sluice::store::{Added, Binding, Claim, ListedChat, Page, Quota, Store, StoreOptions, TooManyNames};
 
 use super::db::TestDatabase;
 use super::sets::{announcement, id, open, set};
@@ -16,6 +16,7 @@ on_both_databases!(
     names_are_taken_up_to_a_bound,
     who_is_known_at_a_host,
     agents_are_listed_by_page,
+    chats_are_listed_by_page,
     a_deleted_chat_leaves_nothing,
 );
 
@@ -180,6 +181,21 @@ async fn agents_are_listed_by_page(database: &TestDatabase) {
     let second = store.agents(first.next.as_ref(), 2).await.unwrap();
     assert_eq!(second.items.iter().map(|agent| agent.name.as_str()).collect::<Vec<_>>(), ["c"]);
     assert_eq!(second.next, None);
+}
+
+async fn chats_are_listed_by_page(database: &TestDatabase) {
+    let store = open(database).await;
+    store.put_chat(&id("c2"), None, &[]).await.unwrap();
+    store.put_chat(&id("C3"), Some("title"), &[id("user:alice"), id("*")]).await.unwrap();
+    store.put_chat(&id("c1"), None, &[id("user:bob")]).await.unwrap();
+    let first = store.chats(None, 2).await.unwrap();
+    let seen = |page: &Page<ListedChat, ChatId>| {
+        page.items.iter().map(|chat| (chat.id.to_string(), chat.participants)).collect::<Vec<_>>()
+    };
+    assert_eq!(seen(&first), [("C3".to_owned(), 2), ("c1".to_owned(), 1)]);
+    assert_eq!(first.items[0].title.as_deref(), Some("title"));
+    let second = store.chats(first.next.as_ref(), 2).await.unwrap();
+    assert_eq!((seen(&second), second.next), (vec![("c2".to_owned(), 0)], None));
 }
 
 async fn a_deleted_chat_leaves_nothing(database: &TestDatabase) {

@@ -4,12 +4,14 @@
 //! for that way changes nothing. Whatever does needs an `Origin` of this gateway's own pages as well.
 
 use axum::extract::FromRequestParts;
-use http::header::{AUTHORIZATION, COOKIE, ORIGIN};
+use http::header::{ACCEPT, AUTHORIZATION, COOKIE, ORIGIN};
 use http::request::Parts;
+use http::uri::PathAndQuery;
 use http::{HeaderMap, Method};
 
 use super::super::AppState;
 use super::super::error::Problem;
+use super::super::next::sign_in_first;
 use super::{identify_until, reader};
 use crate::config::PublicUrl;
 use crate::identity::{Caller, OpaqueSecret, Purpose};
@@ -43,9 +45,18 @@ impl FromRequestParts<AppState> for Stay {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Problem> {
-        // A browser sends its cookie wherever it goes; the others are there because somebody meant them.
-        let meant = parts.headers.contains_key(AUTHORIZATION) || is_signed(&parts.headers);
-        let cookie = if meant { None } else { cookie(&parts.headers, &state.public_url) };
+        Self::of(parts, state).await.map_err(|problem| match problem {
+            Problem::NoCredential | Problem::SignedOut if is_visited(parts) => {
+                Problem::SignIn(sign_in_first(parts.uri.path_and_query().map_or("", PathAndQuery::as_str)))
+            }
+            problem => problem,
+        })
+    }
+}
+
+impl Stay {
+    async fn of(parts: &Parts, state: &AppState) -> Result<Self, Problem> {
+        let cookie = if is_meant(&parts.headers) { None } else { cookie(&parts.headers, &state.public_url) };
         let Some(cookie) = cookie else {
             let (identity, until) = identify_until(parts, state).await?;
             return Ok(Self { caller: reader(identity, parts, state)?, until, cookie: None });
@@ -65,6 +76,29 @@ impl FromRequestParts<AppState> for Stay {
         state.limiter.reader(&parts.extensions, &caller.principal)?;
         Ok(Self { caller, until: Some(until), cookie })
     }
+}
+
+/// Whether a person opens the address in a browser, who can sign in: programs do not ask for pages, or show who they are
+/// by something else.
+fn is_visited(parts: &Parts) -> bool {
+    let Parts { method, headers, .. } = parts;
+    *method == Method::GET && !is_meant(headers) && wants_page(headers)
+}
+
+/// Whether a page is among what is accepted by its name, and not as whatever else there is (RFC 9110 section 12.5.1).
+fn wants_page(headers: &HeaderMap) -> bool {
+    let ranges = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(','));
+    ranges.into_iter().any(|range| {
+        let mut parts = range.split(';').map(str::trim);
+        let is_page = parts.next().is_some_and(|media| media.eq_ignore_ascii_case("text/html"));
+        let weight = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
+        is_page && weight.is_none_or(|weight| weight.parse::<f32>().is_ok_and(|weight| weight > 0.0))
+    })
+}
+
+/// A browser sends its cookie wherever it goes; the others are there because somebody meant them.
+fn is_meant(headers: &HeaderMap) -> bool {
+    headers.contains_key(AUTHORIZATION) || is_signed(headers)
 }
 
 /// Whom a cookie's value stands for.
@@ -124,6 +158,18 @@ mod tests {
             assert_eq!(of(lines, &plain), None, "{lines:?}");
         }
         assert_eq!(of(&["sluice=x; sluice=y"], &plain), Some(None));
+    }
+
+    #[test]
+    fn a_page_is_wanted_by_its_name() {
+        let firefox = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+        for line in [firefox, "text/html", "application/json, TEXT/HTML;level=1;q=0.1"] {
+            assert!(wants_page(&headers(ACCEPT, &[line])), "{line}");
+        }
+        assert!(wants_page(&headers(ACCEPT, &["*/*", "text/html"])));
+        for lines in [&[][..], &["*/*"], &["text/*"], &["text/html;q=0"], &["text/html;q=0.0, */*"], &["text/htmlx"]] {
+            assert!(!wants_page(&headers(ACCEPT, lines)), "{lines:?}");
+        }
     }
 
     #[test]

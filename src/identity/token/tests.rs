@@ -134,27 +134,41 @@ fn an_agents_token_names_its_agent() {
 }
 
 #[test]
-fn claims_that_prove_nothing_are_malformed() {
-    for claims in [
-        json!({}),
-        json!([]),
-        json!({"scope": "operator"}),
-        json!({"scope": "operator", "exp": "tomorrow"}),
-        json!({"scope": "operator", "exp": null}),
-        json!({"scope": "", "exp": NOW + 60}),
-        json!({"scope": "admin", "exp": NOW + 60}),
-        json!({"scope": "reader operator", "sub": "user:a", "exp": NOW + 60}),
-        json!({"scope": "reader", "exp": NOW + 60}),
-        json!({"scope": "reader", "sub": "alice", "exp": NOW + 60}),
-        json!({"scope": "reader", "sub": "*", "exp": NOW + 60}),
-        json!({"scope": "reader", "sub": "user:a", "chats": "c1", "exp": NOW + 60}),
-        json!({"scope": "reader", "sub": "user:a", "chats": ["a/b"], "exp": NOW + 60}),
-        json!({"scope": "agent", "agent_id": "a\nb", "exp": NOW + 60}),
-        json!({"scope": "agent", "agent_id": "a", "agent_name": "a/b", "exp": NOW + 60}),
-        json!({"scope": "operator", "aud": "someone-else", "exp": NOW + 60}),
+fn claims_that_prove_nothing_are_named() {
+    for (claims, named) in [
+        (json!({}), "exp is missing"),
+        (json!({"scope": "operator"}), "exp is missing"),
+        (json!({"scope": "operator", "exp": "tomorrow"}), "exp is missing, or no number"),
+        (json!({"scope": "operator", "exp": null}), "exp is missing"),
+        (json!({"exp": NOW + 60}), "scope is missing"),
+        (json!({"scope": ["reader"], "exp": NOW + 60}), "scope is missing, or no text"),
+        (json!({"scope": "operator", "nbf": "now", "exp": NOW + 60}), "nbf"),
+        (json!({"scope": "operator", "iat": "now", "exp": NOW + 60}), "iat"),
+        (json!({"scope": "", "exp": NOW + 60}), "scope has to"),
+        (json!({"scope": "admin", "exp": NOW + 60}), "scope has to"),
+        (json!({"scope": "reader operator", "sub": "user:a", "exp": NOW + 60}), "scope has to"),
+        (json!({"scope": "reader", "exp": NOW + 60}), "sub has to"),
+        (json!({"scope": "reader", "sub": 7, "exp": NOW + 60}), "sub is no text"),
+        (json!({"scope": "reader", "sub": "alice", "exp": NOW + 60}), "sub has to"),
+        (json!({"scope": "reader", "sub": "*", "exp": NOW + 60}), "sub has to"),
+        (json!({"scope": "reader", "sub": "user:a", "chats": "c1", "exp": NOW + 60}), "chats"),
+        (json!({"scope": "reader", "sub": "user:a", "chats": ["a/b"], "exp": NOW + 60}), "chats"),
+        (json!({"scope": "agent", "agent_id": 7, "exp": NOW + 60}), "agent_id is no text"),
+        (json!({"scope": "agent", "agent_id": "a\nb", "exp": NOW + 60}), "agent_id"),
+        (json!({"scope": "agent", "agent_id": "a", "agent_name": 7, "exp": NOW + 60}), "agent_name is no text"),
+        (json!({"scope": "agent", "agent_id": "a", "agent_name": "a/b", "exp": NOW + 60}), "agent_name"),
     ] {
-        assert_eq!(verify(&claims), Err(TokenError::Malformed), "{claims}");
+        let error = verify(&claims).unwrap_err();
+        assert!(matches!(error, TokenError::BadClaim(text) if text.starts_with(named)), "{claims}: {error}");
+        assert_eq!(error.code(), "unauthorized");
     }
+    let aimed = json!({"scope": "operator", "aud": "someone-else", "exp": NOW + 60});
+    assert_eq!(verify(&aimed), Err(TokenError::WrongAudience));
+    assert_eq!(verify(&json!([])), Err(TokenError::Malformed));
+    // Nobody is told of a token that they made themselves.
+    let strange = Tokens::with_secret(&[8; 32]).unwrap();
+    let token = jsonwebtoken::encode(&Header::new(Algorithm::HS256), &json!({}), &strange.signing).unwrap();
+    assert_eq!(tokens().verify(&token, &clock()), Err(TokenError::BadSignature));
 }
 
 #[test]

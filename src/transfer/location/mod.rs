@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, LOCATION, RANGE, RETRY_AFTER, VIA};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use moka::sync::Cache;
 use url::Url;
 
 pub use fetch::{FetchEnd, Fetching};
@@ -22,7 +23,7 @@ use crate::metrics::Metrics;
 use crate::outbound::{self, Bounds, Fetch, FetchError, Fetched, Outbound};
 use crate::protocol::digest_field::parse_repr_digest;
 use crate::protocol::limits::CONCURRENT_TRANSFERS;
-use crate::protocol::{ByteRange, LocationKind, Sha256};
+use crate::protocol::{ByteRange, LocationKind, Principal, Sha256};
 use tokens::Tokens;
 
 /// Fetches of bytes at once: as many to one host as a producer serves (specification section 6).
@@ -36,6 +37,10 @@ pub const VIA_NAME: &str = "1.1 sluice";
 const BUSY: Duration = Duration::from_secs(1);
 /// The longest that it may say.
 const BUSY_MAX: Duration = Duration::from_secs(60);
+
+/// How many agents' closed places the operator is told of, and how often.
+const WARNED: u64 = 1024;
+const WARNED_AGAIN: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Why a place did not answer with bytes that can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +78,11 @@ impl From<FetchError> for Refusal {
 }
 
 impl Refusal {
+    /// Whether the place stays closed until the operator opens it.
+    fn is_closed(&self) -> bool {
+        matches!(self, Self::Unreachable(FetchError::Forbidden { .. } | FetchError::Insecure { .. }))
+    }
+
     /// The refusal's name in metrics.
     fn code(&self) -> &'static str {
         match self {
@@ -117,6 +127,8 @@ pub struct Locations {
     tokens: Tokens,
     clock: Clock,
     metrics: Arc<Metrics>,
+    /// Agents whose closed places the operator was told of lately: whoever names places can name any number.
+    warned: Cache<Principal, ()>,
 }
 
 impl fmt::Debug for Locations {
@@ -134,7 +146,9 @@ impl Locations {
             }
         }
         let own = own.parse().map_or_else(|_| own.to_owned(), |url: Url| url.origin().ascii_serialization());
-        Arc::new(Self { outbound: outbound.lane(BOUNDS), key, own, tokens: Tokens::default(), clock, metrics })
+        let (outbound, tokens) = (outbound.lane(BOUNDS), Tokens::default());
+        let warned = Cache::builder().max_capacity(WARNED).time_to_live(WARNED_AGAIN).build();
+        Arc::new(Self { outbound, key, own, tokens, clock, metrics, warned })
     }
 
     /// Asks for a range. Whatever answers has said that it is this range of this blob.
@@ -150,6 +164,9 @@ impl Locations {
             // The target may hold what grants access, so only its kind is told.
             let kind = remote.location.kind.as_str();
             tracing::info!(kind, sha256 = %wanted.sha256, code, %refusal, "a location is passed over");
+            if refusal.is_closed() && self.warned.entry(remote.agent.clone()).or_insert(()).is_fresh() {
+                tracing::warn!(agent = %remote.agent, kind, %refusal, "an agent names a place that is never asked");
+            }
         }
         outcome
     }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
-use super::{Claims, TokenError};
+use super::{Claims, TokenError, why};
 use crate::clock::Clock;
 use crate::identity::Identity;
 use crate::outbound::{Fetch, FetchError, Outbound};
@@ -117,9 +117,7 @@ impl Platform {
             .map_err(|error| match error.kind() {
                 ErrorKind::InvalidAlgorithm => TokenError::BadAlgorithm,
                 ErrorKind::InvalidSignature => TokenError::BadSignature,
-                ErrorKind::InvalidAudience => TokenError::WrongAudience,
-                ErrorKind::MissingRequiredClaim(claim) if claim == "aud" => TokenError::WrongAudience,
-                _ => TokenError::Malformed,
+                _ => why(&error, token),
             })?
             .claims;
         claims.settle(clock)
