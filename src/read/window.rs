@@ -9,9 +9,11 @@ const FRAME: f64 = DATA_PAYLOAD as f64;
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
 /// From this pace on (bytes a second), more frames keep the path busy while tasks take turns on the processors.
 const FAST: f64 = 16.0 * 1024.0 * 1024.0;
-/// Up to this pace, the frame that is being written to the reader lasts far longer than the next one takes to come.
-const SLOW: f64 = 2.0 * 1024.0 * 1024.0;
+/// Up to this pace, what is being written to the reader lasts far longer than tasks wait for their turn.
+const SLOW: f64 = 8.0 * 1024.0 * 1024.0;
 
+/// What fits into the empty buffers on the way to most readers.
+const FIRST_MORSEL: u64 = 128 * 1024;
 /// What a slow reader takes in this time, and in so many round trips, is worth a read of its own; but never less than this.
 const MORSEL: (Duration, u32, u64) = (Duration::from_millis(250), 8, 64 * 1024);
 
@@ -77,10 +79,17 @@ impl Window {
     }
 
     /// How many bytes of a slow reader's range to ask for at a time where memory matters more than requests do: a frame is
-    /// as large as the agent makes it, but no larger than its read. None for a reader that is not known to be slow.
+    /// as large as the agent makes it, but no larger than its read. A reader whose window begins with one frame may be slow
+    /// until its pace is known. None for one that is not.
     pub fn morsel(&self) -> Option<u64> {
-        let pace = self.pace.filter(|pace| self.frames == 1 && *pace <= SLOW)?;
+        if self.frames > 1 {
+            return None;
+        }
+        let Some(pace) = self.pace else { return Some(FIRST_MORSEL) };
         let (time, round_trips, least) = MORSEL;
+        if pace > SLOW {
+            return None;
+        }
         let lasts = time.max(round_trips * self.round_trip.unwrap_or_default());
         Some(((pace * lasts.as_secs_f64()) as u64).max(least))
     }
@@ -170,7 +179,8 @@ mod tests {
             assert!(asked.abs_diff(morsel) <= morsel / 10, "{pace} bytes a second at {round_trip} ms: {asked}");
         }
         assert_eq!(settle(100e6, Duration::from_millis(1), 10.0).morsel(), None);
-        assert_eq!(Window::starting(1).morsel(), None, "nothing is known of it yet");
+        assert_eq!(Window::starting(1).morsel(), Some(FIRST_MORSEL), "nothing is known of it yet");
+        assert_eq!(Window::starting(4).morsel(), None);
     }
 
     #[test]

@@ -120,7 +120,7 @@ impl Running {
 }
 
 /// From so many transfers on, one that begins gets a smaller window.
-const MANY: usize = 8;
+const MANY: usize = 4;
 
 /// The transfers of this process.
 pub struct Transfers {
