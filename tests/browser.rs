@@ -130,9 +130,11 @@ fn a_browser_signs_in_with_a_code_or_a_token_and_out_again() {
     let sets = format!("{origin}/v1/chats/c1/sets");
     let browser = Browser::start(&driver, &chromium);
 
-    // A stranger reads nothing.
+    // A stranger reads nothing, and is shown where to sign in.
+    let first = format!("{origin}/signin?next=%2Fv1%2Fchats%2Fc1%2Fsets");
     browser.open(&sets);
-    browser.says("unauthorized");
+    browser.says("Token");
+    assert_eq!(browser.url(), first);
 
     // With a code: only the button uses it up.
     let body = json!({"principal": READER, "next": "/v1/chats/c1/sets"});
@@ -154,14 +156,15 @@ fn a_browser_signs_in_with_a_code_or_a_token_and_out_again() {
     browser.press("Token");
     assert!(browser.cookies().is_empty());
     browser.open(&sets);
-    browser.says("unauthorized");
+    browser.says("Token");
+    assert_eq!(browser.url(), first);
 
     // The code was good once.
     browser.open(link);
     browser.press("has been used");
 
     // With a token, typed into the form; the style is the page's own, and its policy allows it.
-    browser.open(&format!("{origin}/signin?next=/v1/chats/c1/sets"));
+    browser.open(&sets);
     let field = browser.find("#token");
     let width = browser.ask("GET", &format!("element/{field}/css/box-sizing"), &json!({}));
     assert_eq!(width, "border-box");
