@@ -201,6 +201,8 @@ async fn what_is_no_message_is_told_why_it_is_closed() {
         (header(1, control_limit + 1), 1009),
         (header(2, u64::MAX >> 1), 1009),
         (framed(1, b"{\"type\":\"\xff\xfe\"}"), 1007),
+        // A character that the last fragment, which is empty, leaves unfinished.
+        ([vec![0x01, 0x82, 0, 0, 0, 0, 0xe2, 0x82], framed(0, b"")].concat(), 1007),
         // Reserved bits and opcodes, a ping that is too long, a continuation of nothing, an unmasked frame, a length in
         // more bytes than it takes.
         (vec![0xf1, 0x80, 0, 0, 0, 0], 1002),

@@ -38,7 +38,9 @@ impl Socket {
         }
         let bytes = Bytes::from(message.into_payload());
         if is_text {
-            return Message::Text(Text::new(bytes));
+            // The library does not see a character that an empty last fragment leaves unfinished.
+            let is_text = std::str::from_utf8(&bytes).is_ok();
+            return if is_text { Message::Text(Text::new(bytes)) } else { Message::Unreadable(Close::NOT_TEXT) };
         }
         if is_pong {
             return Message::Pong(bytes);
