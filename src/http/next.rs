@@ -17,9 +17,11 @@ pub fn sign_in_first(path: &str) -> String {
 
 /// A path of this gateway. What a browser would take for another host, or would change before it looks, is none.
 pub fn is_local(path: &str) -> bool {
-    let mut bytes = path.bytes();
-    bytes.next() == Some(b'/')
-        && !matches!(bytes.next(), Some(b'/'))
+    let route = path.split(['?', '#']).next().unwrap_or_default();
+    route.starts_with('/')
+        // Also where somebody on the way makes the path shorter.
+        && !route.contains("//")
+        && !route.split('/').any(|segment| segment == "." || segment == "..")
         && path.len() <= NEXT_BYTES
         && path.bytes().all(|b| b.is_ascii_graphic() && b != b'\\')
 }
@@ -43,7 +45,7 @@ mod tests {
 
     #[test]
     fn one_goes_on_to_paths_of_this_gateway_only() {
-        for path in ["/", "/chats/review", "/chats/a%20b?x=1#y", "/v1/chats/c1/sets"] {
+        for path in ["/", "/chats/review", "/chats/a%20b?x=1#y", "/v1/chats/c1/sets", "/x?to=http://y/../z"] {
             assert!(is_local(path), "{path}");
         }
         for path in [
@@ -52,6 +54,9 @@ mod tests {
             "//evil.example",
             "/\\evil.example",
             "/\t/evil.example",
+            "/.//evil.example",
+            "/v1/chats/../../..//evil.example",
+            "/../evil.example",
             "\\\\evil",
             "https://evil.example",
             "javascript:alert(1)",
