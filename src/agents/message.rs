@@ -26,9 +26,9 @@ pub enum Message {
 pub struct Text(Bytes);
 
 impl Text {
-    /// Wraps bytes that are UTF-8; anything else becomes the empty text, which is no frame.
-    pub fn new(bytes: Bytes) -> Self {
-        if std::str::from_utf8(&bytes).is_ok() { Self(bytes) } else { Self(Bytes::new()) }
+    /// Wraps bytes that are UTF-8. `None` where they are not.
+    pub fn new(bytes: Bytes) -> Option<Self> {
+        std::str::from_utf8(&bytes).is_ok().then_some(Self(bytes))
     }
 
     /// The text.

@@ -39,8 +39,7 @@ impl Socket {
         let bytes = Bytes::from(message.into_payload());
         if is_text {
             // The library does not see a character that an empty last fragment leaves unfinished.
-            let is_text = std::str::from_utf8(&bytes).is_ok();
-            return if is_text { Message::Text(Text::new(bytes)) } else { Message::Unreadable(Close::NOT_TEXT) };
+            return Text::new(bytes).map_or(Message::Unreadable(Close::NOT_TEXT), Message::Text);
         }
         if is_pong {
             return Message::Pong(bytes);
