@@ -112,6 +112,16 @@ impl Limit {
     }
 }
 
+/// Which page of a list, as a query says: what comes after `cursor`, at most `limit` rows.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PageOf<C> {
+    /// Where an earlier page ended.
+    pub cursor: Option<C>,
+    /// At most so many rows.
+    pub limit: Option<Limit>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

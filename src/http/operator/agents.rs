@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::super::AppState;
 use super::super::auth::Operator;
 use super::super::error::Problem;
-use super::super::json::{JsonBody, Limit, PathOf, QueryOf};
+use super::super::json::{JsonBody, Limit, PageOf, PathOf, QueryOf};
 use super::super::routes::Routes;
 use super::{done, resolve_agent};
 use crate::protocol::{AgentName, Principal, timestamp};
@@ -56,17 +56,10 @@ struct AgentList {
     next_cursor: Option<AgentName>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AgentPage {
-    cursor: Option<AgentName>,
-    limit: Option<Limit>,
-}
-
 async fn list_agents(
     _: Operator,
     State(state): State<AppState>,
-    QueryOf(page): QueryOf<AgentPage>,
+    QueryOf(page): QueryOf<PageOf<AgentName>>,
 ) -> Result<Json<AgentList>, Problem> {
     let limit = Limit::of(page.limit, AGENTS_PAGE, AGENTS_PAGE);
     let page = state.store.agents(page.cursor.as_ref(), limit).await?;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::super::AppState;
 use super::super::auth::Operator;
 use super::super::error::Problem;
-use super::super::json::{JsonBody, Limit, PathOf, QueryOf};
+use super::super::json::{JsonBody, Limit, PageOf, PathOf, QueryOf};
 use super::super::routes::Routes;
 use super::{bad_request, done};
 use crate::protocol::{ChatId, Principal, timestamp};
@@ -54,17 +54,10 @@ struct ChatList {
     next_cursor: Option<ChatId>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ChatPage {
-    cursor: Option<ChatId>,
-    limit: Option<Limit>,
-}
-
 async fn list_chats(
     _: Operator,
     State(state): State<AppState>,
-    QueryOf(page): QueryOf<ChatPage>,
+    QueryOf(page): QueryOf<PageOf<ChatId>>,
 ) -> Result<Json<ChatList>, Problem> {
     let limit = Limit::of(page.limit, CHATS_PAGE_DEFAULT, CHATS_PAGE);
     let page = state.store.chats(page.cursor.as_ref(), limit).await?;
