@@ -3,11 +3,22 @@
 use std::time::Duration;
 
 use crate::stage::{FRAME, Stage, assert_bytes, blob_url, body, cut, single, url};
-use crate::support::{Behaviour, Fault, SampleSet, bytes, span};
+use crate::support::{Agent, Behaviour, Fault, SampleSet, bytes, span};
 
 /// A chunk of two frames, or no chunk list at all.
 fn sets() -> [SampleSet; 2] {
     [single(bytes(1, 6 * FRAME)).chunked(2 * FRAME), single(bytes(1, 6 * FRAME))]
+}
+
+/// Ada and eve, after a download of ada's right bytes that broke off and that eve went on with wrong ones.
+async fn gone_on_from_wrongly(stage: &Stage, set: &SampleSet) -> (Agent, Agent) {
+    let mut ada = stage.agent_with("ada", set).await;
+    let eve = stage.agent_with("eve", set).await;
+    eve.serve_as(&set.files[0].sha256, &bytes(2, 6 * FRAME));
+    ada.behave(Behaviour::obedient().at(FRAME as u64 + 9, Fault::Die));
+    cut(stage.get(&url(set)).await).await;
+    ada.reconnect().await;
+    (ada, eve)
 }
 
 #[tokio::test]
@@ -39,12 +50,7 @@ async fn who_leaves_what_proves_wrong_spoils_it_once() {
 async fn who_goes_on_wrongly_from_right_bytes_is_asked_no_more_than_that() {
     for set in sets() {
         let stage = Stage::new().await;
-        let mut ada = stage.agent_with("ada", &set).await;
-        let eve = stage.agent_with("eve", &set).await;
-        eve.serve_as(&set.files[0].sha256, &bytes(2, 6 * FRAME));
-        ada.behave(Behaviour::obedient().at(FRAME as u64 + 9, Fault::Die));
-        cut(stage.get(&url(&set)).await).await;
-        ada.reconnect().await;
+        let (_ada, eve) = gone_on_from_wrongly(&stage, &set).await;
         // Now she is the one that is doubted less, until she has lied all by herself.
         cut(stage.get(&url(&set)).await).await;
         let reads = eve.reads().len();
@@ -74,12 +80,7 @@ async fn who_is_silent_is_waited_for_once() {
 async fn doubt_puts_nobody_elses_bytes_where_nothing_checks_them() {
     let stage = Stage::new().await;
     let [_, set] = sets();
-    let mut ada = stage.agent_with("ada", &set).await;
-    let eve = stage.agent_with("eve", &set).await;
-    eve.serve_as(&set.files[0].sha256, &bytes(2, 6 * FRAME));
-    ada.behave(Behaviour::obedient().at(FRAME as u64 + 9, Fault::Die));
-    cut(stage.get(&url(&set)).await).await;
-    ada.reconnect().await;
+    let _agents = gone_on_from_wrongly(&stage, &set).await;
     // Of a file without a chunk list nothing checks a part: it is ada's to give, although she is doubted more by now.
     let answer = stage.range(&url(&set), "bytes=0-89").await;
     assert_eq!(answer.header("sluice-verified"), "none");
