@@ -1,6 +1,6 @@
 //! The gateway's URL, and what is dialled for it.
 
-use http::Uri;
+use http::{HeaderValue, Uri};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::protocol::AgentName;
@@ -29,8 +29,8 @@ pub(super) struct Address {
     /// A name, or an IP address without brackets.
     pub(super) host: String,
     pub(super) port: u16,
-    /// As it goes into the `Host` header.
-    pub(super) authority: String,
+    /// The `Host` header (RFC 9110 section 7.2).
+    pub(super) authority: HeaderValue,
     control: Uri,
     data: Uri,
 }
@@ -68,7 +68,7 @@ impl Address {
             tls,
             host: host.to_owned(),
             port: authority.port_u16().unwrap_or(if tls { 443 } else { 80 }),
-            authority: authority.as_str().to_owned(),
+            authority: HeaderValue::from_str(authority.as_str()).map_err(|_| not_a_url())?,
             control: target(query.map(str::to_owned))?,
             data: target(Some(query.map_or("conn=data".to_owned(), |query| format!("{query}&conn=data"))))?,
         })
@@ -87,7 +87,8 @@ impl Address {
     /// The agent's own URL at this gateway: what a set names as its producer.
     pub(super) fn agent_url(&self, name: &AgentName) -> String {
         let name = utf8_percent_encode(name.as_str(), SEGMENT);
-        format!("{}://{}/agents/{name}", if self.tls { "https" } else { "http" }, self.authority)
+        let authority = String::from_utf8_lossy(self.authority.as_bytes());
+        format!("{}://{authority}/agents/{name}", if self.tls { "https" } else { "http" })
     }
 }
 
@@ -100,7 +101,10 @@ mod tests {
         for url in ["http://gw.example:8080", "ws://gw.example:8080/", "http://gw.example:8080/ws"] {
             let address = Address::parse(url).unwrap();
             assert_eq!((address.host.as_str(), address.port), ("gw.example", 8080), "{url}");
-            assert_eq!((address.authority.as_str(), address.control()), ("gw.example:8080", &Uri::from_static("/ws")));
+            assert_eq!(
+                (&address.authority, address.control()),
+                (&HeaderValue::from_static("gw.example:8080"), &Uri::from_static("/ws"))
+            );
             assert_eq!(address.data(), "/ws?conn=data");
         }
     }
@@ -117,7 +121,8 @@ mod tests {
     fn tls_has_its_own_scheme_and_port() {
         for url in ["https://gw.example", "wss://gw.example/ws"] {
             let address = Address::parse(url).unwrap();
-            assert_eq!((address.tls, address.port, address.authority.as_str()), (true, 443, "gw.example"));
+            assert_eq!((address.tls, address.port), (true, 443));
+            assert_eq!(address.authority, "gw.example");
             assert_eq!(address.agent_url(&"mini".parse().unwrap()), "https://gw.example/agents/mini");
         }
     }
@@ -125,7 +130,8 @@ mod tests {
     #[test]
     fn brackets_are_not_part_of_an_address() {
         let address = Address::parse("http://[::1]:9").unwrap();
-        assert_eq!((address.host.as_str(), address.port, address.authority.as_str()), ("::1", 9, "[::1]:9"));
+        assert_eq!((address.host.as_str(), address.port), ("::1", 9));
+        assert_eq!(address.authority, "[::1]:9");
     }
 
     #[test]

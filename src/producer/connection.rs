@@ -128,16 +128,15 @@ impl Dialler {
     async fn upgrade(&self, stream: TcpStream, kind: Kind) -> Result<Upgraded, Undialled> {
         let Address { host, port, tls, authority, .. } = &self.address;
         let at = || format!("{host}:{port}");
-        let authority = HeaderValue::from_str(authority).map_err(|_| Undialled::Upgrade(NotUpgraded::NotAccepted))?;
         let request = self.request(kind);
         let upgraded = if *tls {
             let failed = |reason: String| Undialled::Tls { at: at(), reason };
             let connector = self.tls.as_ref().ok_or_else(|| failed("TLS is not available".to_owned()))?;
             let server = ServerName::try_from(host.clone()).map_err(|error| failed(error.to_string()))?;
             let stream = connector.connect(server, stream).await.map_err(|error| failed(error.to_string()))?;
-            upgrade(stream, authority, request).await
+            upgrade(stream, authority.clone(), request).await
         } else {
-            upgrade(stream, authority, request).await
+            upgrade(stream, authority.clone(), request).await
         };
         upgraded.map_err(|error| match error {
             NotUpgraded::Status(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)) => {
