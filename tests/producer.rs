@@ -1,16 +1,18 @@
 //! The agent's side against a small platform over real sockets.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what goes wrong fails the test")]
 
+mod process;
 mod support;
 
 use std::path::Path;
 use std::time::Duration;
 
+use process::{Process, sluice};
 use serde_json::{Value, json};
 use sluice::producer::{AgentError, AgentEvent, AgentOptions, Backoff};
 use support::platform::{Peer, Platform, ReadEnd, within};
 use support::running::{Running, folder};
-use support::{bytes, sha256};
+use support::{Origin, bytes, sha256};
 use tokio_tungstenite::tungstenite::Message;
 
 fn options(dir: &Path, platform: &Platform) -> AgentOptions {
@@ -349,6 +351,36 @@ async fn https_is_dialled_with_tls() {
     assert!(platform.try_accept().await.is_err(), "TLS was taken for a WebSocket");
     agent.event(|event| matches!(event, AgentEvent::Disconnected { reason, .. } if reason.contains("http://"))).await;
     agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_platform_behind_tls_is_believed_for_a_certificate_that_the_system_trusts() {
+    let dir = folder(&[("a", b"a")]);
+    let platform = Platform::start().await;
+    let front = Origin::tls_before("localhost", platform.url.trim_start_matches("http://").parse().unwrap()).await;
+    let authority = format!("localhost:{}", front.address.port());
+    let roots = folder(&[("roots.pem", front.pem().as_bytes())]);
+    let agent = |trusted: &Path| {
+        let mut command = sluice(&["agent", "--name", "ada", "--data", "--gateway", &format!("https://{authority}")]);
+        command.arg(dir.path()).env("SLUICE_TOKEN", "the-token").env("SSL_CERT_FILE", trusted);
+        Process::spawn(command)
+    };
+
+    let serving = agent(&roots.path().join("roots.pem"));
+    let mut control = platform.accept_session("s-1").await;
+    assert_eq!(control.headers["host"], authority.as_str());
+    let mut data = platform.accept().await;
+    assert_eq!((data.path.as_str(), &data.headers["host"]), ("/ws?conn=data", &control.headers["host"]));
+    data.frame("data.hello").await;
+    let announcement = control.frame("artifact.manifest").await;
+    let (sha256, size) = (announcement["sha256"].as_str().unwrap(), announcement["size"].as_u64().unwrap());
+    let (bytes, end) = data.read(sha256, 0, size, 4).await;
+    assert_eq!((support::sha256(&bytes).as_str(), end), (sha256, ReadEnd::End { bytes: size }));
+    drop(serving);
+
+    let mut refused = agent(&dir.path().join("a"));
+    let reason = refused.wait_for("reason", |line| line.contains("TLS").then(|| line.to_owned()));
+    assert!(reason.contains("certificate") && reason.contains(&authority), "{reason}");
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::Router;
+use base64::Engine as _;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
@@ -13,6 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// The server. Dropping it ends its connections.
@@ -31,6 +33,23 @@ impl Origin {
 
     /// Over https, on loopback, as `name`.
     pub async fn https(name: &str, router: Router) -> Self {
+        Self::tls(name, move |stream| serve_http(stream, router.clone())).await
+    }
+
+    /// TLS in front of what listens at `behind`, as `name`.
+    pub async fn tls_before(name: &str, behind: SocketAddr) -> Self {
+        Self::tls(name, move |mut stream| async move {
+            if let Ok(mut behind) = TcpStream::connect(behind).await {
+                let _ = tokio::io::copy_bidirectional(&mut stream, &mut behind).await;
+            }
+        })
+        .await
+    }
+
+    async fn tls<F: Future<Output = ()> + Send + 'static>(
+        name: &str,
+        each: impl Fn(TlsStream<TcpStream>) -> F + Clone + Send + 'static,
+    ) -> Self {
         let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
         let certificate = made.cert.der().clone();
         let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
@@ -39,10 +58,10 @@ impl Origin {
         let config = config.unwrap().with_no_client_auth().with_single_cert(vec![certificate.clone()], key).unwrap();
         let acceptor = TlsAcceptor::from(Arc::new(config));
         Self::serve(Some(certificate), move |stream| {
-            let (acceptor, router) = (acceptor.clone(), router.clone());
+            let (acceptor, each) = (acceptor.clone(), each.clone());
             async move {
                 if let Ok(stream) = acceptor.accept(stream).await {
-                    serve_http(stream, router).await;
+                    each(stream).await;
                 }
             }
         })
@@ -96,6 +115,12 @@ impl Origin {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone().unwrap()).unwrap();
         roots
+    }
+
+    /// The same as a file's text (RFC 7468).
+    pub fn pem(&self) -> String {
+        let certificate = base64::engine::general_purpose::STANDARD.encode(self.certificate.as_ref().unwrap());
+        format!("-----BEGIN CERTIFICATE-----\n{certificate}\n-----END CERTIFICATE-----\n")
     }
 
     /// `http://127.0.0.1:port` and `path`.
