@@ -14,7 +14,8 @@
 //!
 //! - [`protocol`]: what goes over the wire, and nothing that waits: identifiers, frames, manifests, ranges, hashes
 //! - [`read`]: the relay's decisions as state machines; `now` is an argument
-//! - [`clock`], [`metrics`], [`net`]: the time; what an operator can count; what sockets and TLS have in common
+//! - [`clock`], [`lock`], [`metrics`], [`net`]: the time; which process has something to itself; what an operator can
+//!   count; what sockets and TLS have in common
 //! - [`store`], [`outbound`]: everything that outlives the process, and all SQL; the one client for the gateway's own
 //!   fetches
 //! - [`content`]: bytes at rest, by their hash
@@ -38,6 +39,7 @@ pub mod protocol;
 pub mod read;
 
 pub mod clock;
+pub mod lock;
 pub mod metrics;
 pub mod net;
 

@@ -1,6 +1,6 @@
 //! The cache's folder: `aa/<hex>` for each object, `tmp/` for what is being written, `lock` for who writes.
 
-use std::fs::{DirBuilder, File, Metadata, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstatfs, openat2};
 
+use crate::lock::Lock;
 use crate::protocol::Sha256;
 
 /// The number of the file system that is in memory (`TMPFS_MAGIC` of statfs(2)).
@@ -55,8 +56,8 @@ impl From<&Metadata> for Stamp {
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// Held as long as the folder is used; the system lets go of it when the process ends, however it does.
-    lock: File,
+    /// Held as long as the folder is used.
+    lock: Lock,
     /// Its files are in memory: nothing that reads them waits for a disk.
     pub in_memory: bool,
 }
@@ -77,14 +78,8 @@ impl Folder {
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let unusable = |source| OpenError::Unusable { path: path.to_owned(), source };
         make(path).map_err(unusable)?;
-        let mut options = OpenOptions::new();
-        let lock =
-            options.create(true).truncate(false).write(true).mode(0o600).open(path.join("lock")).map_err(unusable)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(OpenError::InUse(path.to_owned())),
-            Err(TryLockError::Error(source)) => return Err(unusable(source)),
-        }
+        let lock = Lock::take(&path.join("lock")).map_err(unusable)?;
+        let lock = lock.ok_or_else(|| OpenError::InUse(path.to_owned()))?;
         let unfinished = path.join("tmp");
         make(&unfinished).map_err(unusable)?;
         for entry in unfinished.read_dir().map_err(unusable)? {
@@ -97,21 +92,12 @@ impl Folder {
 
     /// Whether a process has the folder that `path` names. Leaves no trace.
     pub fn is_in_use(path: &Path) -> Result<bool, OpenError> {
-        let unusable = |source| OpenError::Unusable { path: path.to_owned(), source };
-        let lock = match File::open(path.join("lock")) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            lock => lock.map_err(unusable)?,
-        };
-        match lock.try_lock_shared() {
-            Ok(()) => Ok(false),
-            Err(TryLockError::WouldBlock) => Ok(true),
-            Err(TryLockError::Error(source)) => Err(unusable(source)),
-        }
+        Lock::is_held(&path.join("lock")).map_err(|source| OpenError::Unusable { path: path.to_owned(), source })
     }
 
     /// Lets another process have the folder.
     pub fn unlock(&self) -> io::Result<()> {
-        self.lock.unlock()
+        self.lock.release()
     }
 
     /// Makes a file to write an object to. `number` is one that no other unfinished object has.

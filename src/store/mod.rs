@@ -61,6 +61,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio_util::task::TaskTracker;
 
 use crate::clock::Clock;
+use crate::lock::Lock;
 
 pub use agents::{AgentRecord, Claim};
 pub use announcements::{Announced, Commit, NewAnnouncement, NewSet, Order};
@@ -115,7 +116,7 @@ struct Inner {
     /// SQLite's only.
     file: Option<health::DatabaseFile>,
     /// Held by a gateway that has its file to itself.
-    lock: Option<lock::FileLock>,
+    lock: Option<Lock>,
     operation_timeout: Duration,
     quota: Quota,
     clock: Clock,
@@ -160,7 +161,7 @@ impl Store {
         self.0.writer.close().await;
         self.0.reader.close().await;
         self.0.health.close().await;
-        self.0.lock.iter().for_each(lock::FileLock::release);
+        self.0.lock.iter().for_each(lock::release);
     }
 
     /// Runs a query to its end, or to the end of its time.

@@ -8,10 +8,9 @@ use tokio_util::task::TaskTracker;
 
 use super::dialect::Dialect;
 use super::health::DatabaseFile;
-use super::lock::FileLock;
 use super::options::{OpenError, StoreOptions};
 use super::target::Target;
-use super::{Inner, Store};
+use super::{Inner, Store, lock};
 
 /// For readiness and the heartbeat, beside the others.
 const HEALTH_CONNECTIONS: u32 = 1;
@@ -24,7 +23,7 @@ impl Store {
         sqlx::any::install_default_drivers();
         let target = Target::parse(url, options.migrate)?;
         // Before the schema is touched: whoever has the file may be of an earlier version.
-        let lock = if options.alone { FileLock::take(&target)? } else { None };
+        let lock = if options.alone { lock::take(&target)? } else { None };
         bring_up(&target, &options).await?;
 
         let reader = target.pool(options.connections.max(1), &options);
@@ -56,7 +55,7 @@ impl Store {
 
     /// Whether a gateway has the SQLite file that `url` names. Postgres is for several, so it never is.
     pub fn is_in_use(url: &str) -> Result<bool, OpenError> {
-        Ok(FileLock::is_held(&Target::parse(url, false)?))
+        Ok(lock::is_held(&Target::parse(url, false)?))
     }
 
     /// Brings the database that `url` names to this program's schema, and tells what that took.
