@@ -19,6 +19,9 @@ const MORSEL: (Duration, u32, u64) = (Duration::from_millis(250), 8, 64 * 1024);
 
 /// A pace that grew by this since the last measure is still growing: the window was what held it back.
 const GREW: f64 = 1.25;
+/// Until it first does not grow, a window has this much of what was taken within one round trip: so it grows fourfold in
+/// each, and a short file from far away is not over before its path is filled.
+const OPENING: f64 = 4.0;
 /// What a window has of the path's need: while the pace grows, so that it doubles in about a round trip as TCP's does, and
 /// after.
 const GAIN: (f64, f64) = (3.0, 2.0);
@@ -38,12 +41,14 @@ pub fn step(window: u32) -> u32 {
 }
 
 /// Sizes the window from what is observed: the reader's pace, and the time from granting credit to the first frame
-/// that uses it. It doubles while that makes the reader faster, then keeps a little more than the path needs (pace x
-/// round-trip time), and shrinks to 1 for a reader that drains slowly.
+/// that uses it. It grows fast at first and while that makes the reader faster, then keeps a little more than the path
+/// needs (pace x round-trip time), and shrinks to 1 for a reader that drains slowly.
 #[derive(Debug, Clone)]
 pub struct Window {
     frames: u32,
     is_links: bool,
+    /// No measure has failed to grow yet.
+    opening: bool,
     pace: Option<f64>,
     /// Measures in a row in which the pace did not grow.
     still: u32,
@@ -55,12 +60,12 @@ impl Window {
     /// A window of so many frames until a pace was measured.
     pub fn starting(frames: u32) -> Self {
         let frames = frames.clamp(1, CREDIT_MAX);
-        Self { frames, is_links: false, pace: None, still: 0, round_trip: None, interval: None }
+        Self { frames, is_links: false, opening: true, pace: None, still: 0, round_trip: None, interval: None }
     }
 
     /// The window of a link that several feeds share: of what they may have on their way in all.
     pub fn of_link(frames: u32) -> Self {
-        Self { is_links: true, ..Self::starting(frames) }
+        Self { is_links: true, opening: false, ..Self::starting(frames) }
     }
 
     /// The window, in frames.
@@ -103,13 +108,18 @@ impl Window {
         };
         *total += bytes;
         let elapsed = now.saturating_duration_since(*since);
-        if elapsed < MIN_INTERVAL.max(self.round_trip.unwrap_or_default()) {
+        let round_trip = self.round_trip.unwrap_or_default();
+        if elapsed < MIN_INTERVAL.max(round_trip) {
+            if self.opening && elapsed <= round_trip {
+                self.frames = self.frames.max(whole(OPENING * *total as f64 / FRAME));
+            }
             return;
         }
         let measured = *total as f64 / elapsed.as_secs_f64();
         self.interval = Some((now, 0));
         let grew = self.pace.is_none_or(|pace| measured >= GREW * pace);
         self.still = if grew { 0 } else { self.still.wrapping_add(1) };
+        self.opening &= grew;
         self.pace = Some(match self.pace {
             // The first bytes of a slow reader rush into the buffers on the way.
             Some(pace) if !grew && measured >= pace / 4.0 => {
@@ -140,9 +150,14 @@ impl Window {
             slow if slow <= SLOW => 0.0,
             _ => 1.0,
         };
-        // Both bounds are small integers; the cast cannot wrap.
-        self.frames = (in_flight + spare).min(f64::from(CREDIT_MAX)) as u32;
+        self.frames = whole(in_flight + spare);
     }
+}
+
+/// As many whole frames, within what a read may hold.
+fn whole(frames: f64) -> u32 {
+    // Between zero and a small integer the cast cannot wrap.
+    frames.clamp(0.0, f64::from(CREDIT_MAX)) as u32
 }
 
 #[cfg(test)]
@@ -197,6 +212,22 @@ mod tests {
             assert!(carried >= pace.min(f64::from(CREDIT_MAX) * FRAME / round_trip), "{pace} {round_trip} {window:?}");
             assert!(carried <= 3.0 * pace, "no more than the path needs: {window:?}");
         }
+    }
+
+    #[test]
+    fn a_long_path_is_filled_within_a_few_round_trips() {
+        let round_trip = Duration::from_millis(150);
+        let mut window = Window::starting(4);
+        let (mut now, mut round_trips) = (Instant::now(), 0);
+        // All of a window comes at about the same time, and is taken.
+        while window.frames() < 256 {
+            round_trips += 1;
+            now += round_trip;
+            window.round_trip(round_trip);
+            let frames = window.frames();
+            (0..frames).for_each(|n| window.consumed(now + n * Duration::from_micros(100), DATA_PAYLOAD as u64));
+        }
+        assert!(round_trips <= 4, "{round_trips}");
     }
 
     #[test]
