@@ -84,7 +84,8 @@ async fn agent(args: AgentArgs) -> anyhow::Result<()> {
         AgentOptions { name, session, task, data, watch, hidden, serve, ..AgentOptions::new(dir, gateway, token) };
     let signals = Signals::listen()?;
     let stop = signals.stop();
-    signals.obeyed_by(async { Ok(producer::run(options, stop, terminal::show).await?) }).await
+    let running = app::on_worker(producer::run(options, stop, terminal::show));
+    signals.obeyed_by(async { Ok(running.await?) }).await
 }
 
 /// Settings first, then log lines as they say.

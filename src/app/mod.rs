@@ -3,6 +3,7 @@
 mod check;
 mod signals;
 mod sweep;
+mod worker;
 
 use std::fs::DirBuilder;
 use std::net::SocketAddr;
@@ -38,6 +39,7 @@ use crate::transfer::{self, Transfers};
 pub use check::check;
 pub use signals::{EndedAtOnce, Signals};
 use sweep::Retention;
+pub use worker::on_worker;
 
 /// Connections at once on the operator's listener.
 const OPS_CONNECTIONS: usize = 256;
@@ -265,7 +267,7 @@ impl Gateway {
             ..limits.clone()
         };
         let serving = async {
-            server::serve(public, http::router(state.clone()), limits, draining.clone(), cut).await;
+            on_worker(server::serve(public, http::router(state.clone()), limits, draining.clone(), cut)).await;
             state.agents.stop.cancel();
             ended.cancel();
             state.tracker.close();

@@ -75,7 +75,8 @@ async fn run_until(stop: CancellationToken, settings: Settings, options: DemoOpt
     let state = gateway.state().clone();
 
     let (seen, sets) = watch::channel(None);
-    let agent = producer::run(demo.agent_options(&folder, format!("http://{address}")), stop.clone(), show(seen));
+    let serves = demo.agent_options(&folder, format!("http://{address}"));
+    let agent = app::on_worker(producer::run(serves, stop.clone(), show(seen)));
     let reading = async {
         let set = accepted(sets).await?;
         let entry = demo.largest_entry(&state, set).await?;

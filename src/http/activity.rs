@@ -2,8 +2,8 @@
 //! when there is no place left.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use axum::body::Body;
 use bytes::Bytes;
 use dashmap::DashMap;
 use http_body::{Frame, SizeHint};
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -65,10 +64,13 @@ impl Drop for HeldConnection {
 }
 
 /// What a connection has running.
+///
+/// Nobody is woken when that changes: requests begin and end while the connection's own task runs, and a task that wakes
+/// itself wakes another thread too.
 #[derive(Debug, Clone)]
-pub(super) struct Activity(watch::Sender<Running>);
+pub(super) struct Activity(Arc<Mutex<Running>>);
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Running {
     requests: usize,
     /// When the last of them began or ended.
@@ -77,50 +79,52 @@ struct Running {
 
 impl Default for Activity {
     fn default() -> Self {
-        Self(watch::Sender::new(Running { requests: 0, since: Instant::now() }))
+        Self(Arc::new(Mutex::new(Running { requests: 0, since: Instant::now() })))
     }
 }
 
 /// A request that runs, to the end of its answer.
 #[derive(Debug)]
-pub(super) struct RunningRequest(watch::Sender<Running>);
+pub(super) struct RunningRequest(Activity);
 
 impl Activity {
     pub(super) fn begin(&self) -> RunningRequest {
-        self.0.send_modify(|running| {
-            *running = Running { requests: running.requests + 1, since: Instant::now() };
-        });
-        RunningRequest(self.0.clone())
+        self.change(|requests| requests + 1);
+        RunningRequest(self.clone())
     }
 
-    /// Waits until nothing has run for so long.
+    /// Waits until nothing has run for so long, from now on.
     pub(super) async fn ceases(&self, idle: Duration) {
-        let mut running = self.0.subscribe();
+        let mut since = Instant::now();
         loop {
-            let is_idle = running.borrow_and_update().requests == 0;
-            // The sender is here, so there is always a next change to wait for.
-            let changed = running.changed();
-            if is_idle {
-                if tokio::time::timeout(idle, changed).await.is_err() {
-                    return;
-                }
-            } else {
-                let _ = changed.await;
+            tokio::time::sleep_until(since + idle).await;
+            // What began and ended meanwhile puts the end off; what still runs, by no less than all of it.
+            match self.idle_since() {
+                Some(last) if last <= since => return,
+                Some(last) => since = last,
+                None => since = Instant::now(),
             }
         }
     }
 
+    fn change(&self, requests: impl FnOnce(usize) -> usize) {
+        let mut running = self.lock();
+        *running = Running { requests: requests(running.requests), since: Instant::now() };
+    }
+
     fn idle_since(&self) -> Option<Instant> {
-        let running = *self.0.borrow();
+        let running = self.lock();
         (running.requests == 0).then_some(running.since)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Running> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for RunningRequest {
     fn drop(&mut self) {
-        self.0.send_modify(|running| {
-            *running = Running { requests: running.requests.saturating_sub(1), since: Instant::now() };
-        });
+        self.0.change(|requests| requests.saturating_sub(1));
     }
 }
 
@@ -175,6 +179,35 @@ mod tests {
         assert_eq!(made_way(), [false, true, true, false], "and each of them once");
         held.make_way();
         assert_eq!(made_way(), [false, true, true, false]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_has_ceased_when_nothing_ran_for_so_long() {
+        let (idle, activity) = (Duration::from_secs(10), Activity::default());
+        let begun = Instant::now();
+        let ceased = async {
+            activity.ceases(idle).await;
+            begun.elapsed()
+        };
+        let requests = async {
+            tokio::time::sleep(Duration::from_secs(7)).await;
+            let request = activity.begin();
+            tokio::time::sleep(Duration::from_secs(26)).await;
+            drop(request);
+            tokio::time::sleep(Duration::from_secs(9)).await;
+            drop(activity.begin());
+        };
+        let (ceased, ()) = tokio::join!(ceased, requests);
+        assert_eq!(ceased.as_secs(), 7 + 26 + 9 + 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_before_does_not_count() {
+        let activity = Activity::default();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let begun = Instant::now();
+        activity.ceases(Duration::from_secs(1)).await;
+        assert_eq!(begun.elapsed().as_secs(), 1);
     }
 
     #[tokio::test]
