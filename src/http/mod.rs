@@ -34,7 +34,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::middleware;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -52,6 +54,7 @@ use crate::store::Store;
 use crate::transfer::Transfers;
 use limit::Limiter;
 use routes::Routes;
+use trace::Trace;
 
 /// What handlers share. Each layer around a handler clones it for each request, so it is one pointer.
 #[derive(Debug, Clone)]
@@ -157,14 +160,27 @@ fn downloads() -> Routes {
     })
 }
 
-/// Gives `routes` what all routes have: answers to unknown paths and methods, a log line and a count for each request.
-/// Unknown paths are 404 with and without a credential.
-pub fn complete(routes: Router<AppState>, state: AppState) -> Router {
+/// Gives `routes` what all routes have: answers to unknown paths and methods, limits, a log line and a count for each
+/// request. Unknown paths are 404 with and without a credential.
+fn complete(routes: Router<AppState>, state: AppState) -> Router {
     routes
         .method_not_allowed_fallback(error::method_not_allowed)
         .fallback(error::not_found)
-        .layer(middleware::from_fn_with_state(auth::Bodies::new(&state), auth::read_signed_bodies))
-        .layer(middleware::from_fn_with_state(state.limiter.clone(), limit::limit))
-        .layer(middleware::from_fn_with_state((state.metrics.clone(), state.cut.clone()), trace::trace))
+        .layer(middleware::from_fn_with_state(state.clone(), pass))
         .with_state(state)
+}
+
+/// What every request passes on its way to its handler, in one layer: each layer has all that is inside it copied for
+/// every request.
+async fn pass(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+    let allowed = state.limiter.request(&mut request);
+    let trace = Trace::begin(&mut request, state.cut.clone());
+    let answer = async {
+        if let Err(problem) = allowed {
+            return problem.into_response();
+        }
+        auth::read_signed_body(&state, &mut request).await;
+        next.run(request).await
+    };
+    trace.follow(&state.metrics, answer).await
 }

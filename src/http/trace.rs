@@ -8,8 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use axum::body::Body;
-use axum::extract::{MatchedPath, Request, State};
-use axum::middleware::Next;
+use axum::extract::{MatchedPath, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
@@ -58,33 +57,46 @@ pub fn touch_metrics(metrics: &Metrics, route: &str) {
     }
 }
 
-/// Middleware: counts the request, gives it an id, and writes its line when its response is over.
-/// `cut` is cancelled when the gateway's end cuts what still runs.
-pub async fn trace(
-    State((metrics, cut)): State<(Arc<Metrics>, CancellationToken)>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    let started = Instant::now();
-    let id = RequestId::of(request.headers());
-    let route = request.extensions().get::<MatchedPath>().cloned();
-    let method = request.method().clone();
-    let peer = request.extensions().get::<Peer>().copied();
-    request.extensions_mut().insert(id.clone());
-    let span = tracing::info_span!("request", request_id = id.as_str());
+/// A request from its beginning to the end of its answer's body.
+pub struct Trace {
+    id: RequestId,
+    line: Line,
+}
 
-    let mut response = next.run(request).instrument(span).await;
-
-    let status = response.status();
-    let pattern = route.as_ref().map_or("unmatched", MatchedPath::as_str);
-    metrics.requests.with_label_values(&[pattern, status.as_str()]).inc();
-    if let Ok(value) = HeaderValue::from_str(id.as_str()) {
-        response.headers_mut().insert(REQUEST_ID, value);
+impl Trace {
+    /// Gives the request an id. `cut` is cancelled when the gateway's end cuts what still runs.
+    pub fn begin(request: &mut Request, cut: CancellationToken) -> Self {
+        let id = RequestId::of(request.headers());
+        let extensions = request.extensions();
+        let line = Line {
+            started: Instant::now(),
+            id: id.clone(),
+            route: extensions.get::<MatchedPath>().cloned(),
+            method: request.method().clone(),
+            peer: extensions.get::<Peer>().copied(),
+            client: extensions.get::<Client>().copied(),
+            status: StatusCode::OK,
+            bytes: 0,
+            end: None,
+            cut,
+            _permits: extensions.get::<Permits>().cloned(),
+        };
+        request.extensions_mut().insert(id.clone());
+        Self { id, line }
     }
-    let client = response.extensions_mut().remove::<Client>();
-    let permits = response.extensions_mut().remove::<Permits>();
-    let line = Line { started, id, route, method, peer, client, status, bytes: 0, end: None, cut, _permits: permits };
-    response.map(|inner| Body::new(Measured { inner, line }))
+
+    /// Counts the answer, and writes the request's line when its body is over. What is logged until then names the request.
+    pub async fn follow(self, metrics: &Metrics, answer: impl Future<Output = Response>) -> Response {
+        let Self { id, mut line } = self;
+        let span = tracing::info_span!("request", request_id = id.as_str());
+        let mut response = answer.instrument(span).await;
+        line.status = response.status();
+        metrics.requests.with_label_values(&[line.route(), line.status.as_str()]).inc();
+        if let Ok(value) = HeaderValue::from_str(id.as_str()) {
+            response.headers_mut().insert(REQUEST_ID, value);
+        }
+        response.map(|inner| Body::new(Measured { inner, line }))
+    }
 }
 
 /// How a response's body ended.
@@ -159,6 +171,10 @@ struct Line {
 }
 
 impl Line {
+    fn route(&self) -> &str {
+        self.route.as_ref().map_or("unmatched", MatchedPath::as_str)
+    }
+
     fn write(&self) {
         let outcome = match self.end {
             Some(End::Complete) => "complete",
@@ -169,7 +185,7 @@ impl Line {
         tracing::info!(
             request_id = self.id.as_str(),
             method = self.method.as_str(),
-            route = self.route.as_ref().map_or("unmatched", MatchedPath::as_str),
+            route = self.route(),
             status = self.status.as_u16(),
             duration_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             size_bytes = self.bytes,

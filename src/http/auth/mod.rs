@@ -16,7 +16,7 @@ use crate::protocol::signature::is_signed;
 
 pub(super) use bearer::bearer;
 pub use cookie::{Stay, Visitor};
-pub(super) use signature::{Bodies, accept, knows, prove, read_signed_bodies};
+pub(super) use signature::{accept, knows, prove, read_signed_body};
 
 /// The request carries an operator's token. It must be a handler's first argument.
 #[derive(Debug, Clone, Copy)]

@@ -1,12 +1,9 @@
 //! Agents that sign their requests (RFC 9421) instead of sending a token.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::middleware::Next;
-use axum::response::Response;
+use axum::extract::Request;
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
@@ -15,9 +12,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
 use super::super::AppState;
 use super::super::error::Problem;
-use super::super::limit::Limiter;
-use crate::identity::Identity;
-use crate::identity::{Refusal, Signatures};
+use crate::identity::{Identity, Refusal};
 use crate::protocol::Principal;
 use crate::protocol::signature::{self, BODY_BYTES, Proof, SignatureError, is_signed};
 
@@ -86,43 +81,26 @@ fn agent(principal: Principal) -> Identity {
 }
 
 /// Reads the body of a signed request once its signature has been verified, because the signature covers it too.
-pub(in crate::http) async fn read_signed_bodies(
-    State(shared): State<Bodies>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    if is_signed(request.headers()) && !request.headers().contains_key(AUTHORIZATION) {
-        let seen = if request.body().is_end_stream() {
-            Seen::WithoutBody
-        } else {
-            let (parts, body) = request.into_parts();
-            let (outcome, body) = match read(&shared, &parts, body).await {
-                Ok((identity, body)) => (Ok(identity), Body::from(body)),
-                Err(problem) => (Err(problem), Body::empty()),
-            };
-            request = Request::from_parts(parts, body);
-            Seen::Verified(outcome)
+pub(in crate::http) async fn read_signed_body(state: &AppState, request: &mut Request) {
+    if !is_signed(request.headers()) || request.headers().contains_key(AUTHORIZATION) {
+        return;
+    }
+    let seen = if request.body().is_end_stream() {
+        Seen::WithoutBody
+    } else {
+        let (parts, body) = std::mem::take(request).into_parts();
+        let (outcome, body) = match read(state, &parts, body).await {
+            Ok((identity, body)) => (Ok(identity), Body::from(body)),
+            Err(problem) => (Err(problem), Body::empty()),
         };
-        request.extensions_mut().insert(seen);
-    }
-    next.run(request).await
+        *request = Request::from_parts(parts, body);
+        Seen::Verified(outcome)
+    };
+    request.extensions_mut().insert(seen);
 }
 
-/// What [`read_signed_bodies`] shares between requests.
-#[derive(Clone)]
-pub(in crate::http) struct Bodies {
-    signatures: Signatures,
-    limiter: Arc<Limiter>,
-}
-
-impl Bodies {
-    pub(in crate::http) fn new(state: &AppState) -> Self {
-        Self { signatures: state.signatures.clone(), limiter: state.limiter.clone() }
-    }
-}
-
-async fn read(shared: &Bodies, parts: &Parts, body: Body) -> Result<(Identity, Bytes), Problem> {
-    let Bodies { signatures, limiter } = shared;
+async fn read(state: &AppState, parts: &Parts, body: Body) -> Result<(Identity, Bytes), Problem> {
+    let (signatures, limiter) = (&state.signatures, &state.limiter);
     let least = body.size_hint().lower();
     let request = signature::Request::of(&parts.method, &parts.uri, &parts.headers, Some(least));
     let proof = signatures.prove(request, || limiter.unproven(&parts.extensions)).await.map_err(problem)?;

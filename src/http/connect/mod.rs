@@ -18,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::error::Problem;
 use super::json::QueryOf;
+use super::keyed::group;
 use super::limit::{Client, Sender, Share, Unopened};
 use super::{AppState, auth};
 use crate::agents::{Agents, Announce, Connection, Credential, Kind, Mailbox};
@@ -84,6 +85,7 @@ pub async fn connect(
         state.limiter.failed(extensions)?;
     }
     let Client(address) = extensions.get().copied().unwrap_or(Client(IpAddr::V6(Ipv6Addr::UNSPECIFIED)));
+    let address = group(address);
     let unopened = known.as_ref().map(|agent| state.limiter.unopened(agent)).transpose()?;
     state.limiter.admit(known.is_none().then_some(address)).await?;
     if let Some(proof) = proof {

@@ -12,9 +12,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use axum::extract::{Request, State};
-use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
+use axum::extract::Request;
 use http::Extensions;
 
 use super::error::Problem;
@@ -75,11 +73,11 @@ pub struct Limiter {
     metrics: Arc<Metrics>,
 }
 
-/// Where a request comes from, as far as trusted proxies say: an extension of requests and responses.
+/// Where a request comes from, as far as trusted proxies say: an extension of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Client(pub IpAddr);
 
-/// What a request takes from the limits for as long as it runs, its response's body included. An extension of both.
+/// What a request takes from the limits for as long as it runs, its response's body included: an extension of requests.
 #[derive(Debug, Clone, Default)]
 pub struct Permits(Arc<Taken>);
 
@@ -163,7 +161,7 @@ impl Limiter {
         if request.get().is_some_and(|Permits(taken)| taken.unproven.get().is_some()) {
             return Ok(());
         }
-        self.failures.take(address).inspect_err(|_| self.count("failed_auth"))?;
+        self.failures.take(&group(*address)).inspect_err(|_| self.count("failed_auth"))?;
         if let Some(Permits(taken)) = request.get() {
             let _ = taken.unproven.set(());
         }
@@ -220,6 +218,20 @@ impl Limiter {
         }
     }
 
+    /// Counts a request against its address, for as long as the [`Permits`] live that it has from here on.
+    ///
+    /// # Errors
+    /// [`Problem::RateLimited`] when its address has used up its rate, or has too many requests running.
+    pub fn request(&self, request: &mut Request) -> Result<(), Problem> {
+        let Some(Peer(peer)) = request.extensions().get().copied() else { return Ok(()) };
+        let client = address::client(peer.ip(), request.headers(), &self.trusted_proxies);
+        let permits = Permits::default();
+        request.extensions_mut().insert(Client(client));
+        request.extensions_mut().insert(permits.clone());
+        let _ = permits.0.address.set(self.address(group(client))?);
+        Ok(())
+    }
+
     fn address(&self, address: IpAddr) -> Result<Permit<IpAddr>, Problem> {
         self.addresses.take(&address).map_err(|wait| self.refuse("address_rate", wait))?;
         self.of_addresses.enter(&address).ok_or_else(|| self.refuse("address_requests", RUNNING))
@@ -233,23 +245,4 @@ impl Limiter {
     fn count(&self, limit: &str) {
         self.metrics.requests_limited.with_label_values(&[limit]).inc();
     }
-}
-
-/// Middleware: counts the request against its address.
-pub async fn limit(State(limiter): State<Arc<Limiter>>, mut request: Request, next: Next) -> Response {
-    let Some(Peer(peer)) = request.extensions().get().copied() else { return next.run(request).await };
-    let client = address::client(peer.ip(), request.headers(), &limiter.trusted_proxies);
-    let permits = Permits::default();
-    let mut response = match limiter.address(group(client)) {
-        Ok(permit) => {
-            let _ = permits.0.address.set(permit);
-            request.extensions_mut().insert(Client(group(client)));
-            request.extensions_mut().insert(permits.clone());
-            next.run(request).await
-        }
-        Err(problem) => problem.into_response(),
-    };
-    response.extensions_mut().insert(Client(client));
-    response.extensions_mut().insert(permits);
-    response
 }
