@@ -19,9 +19,9 @@ const MORSEL: (Duration, u32, u64) = (Duration::from_millis(250), 8, 64 * 1024);
 
 /// A pace that grew by this since the last measure is still growing: the window was what held it back.
 const GREW: f64 = 1.25;
-/// Until it first does not grow, a window has this much of what was taken within one round trip: so it grows fourfold in
-/// each, and a short file from far away is not over before its path is filled.
-const OPENING: f64 = 4.0;
+/// On a path at least this long, a window that opens has so many times what comes in one burst: it grows fourfold in each
+/// round trip, and a short file is not over before its path is filled. On a shorter one the first measure comes soon enough.
+const OPENING: (Duration, f64) = (Duration::from_millis(5), 4.0);
 /// What a window has of the path's need: while the pace grows, so that it doubles in about a round trip as TCP's does, and
 /// after.
 const GAIN: (f64, f64) = (3.0, 2.0);
@@ -47,8 +47,8 @@ pub fn step(window: u32) -> u32 {
 pub struct Window {
     frames: u32,
     is_links: bool,
-    /// No measure has failed to grow yet.
-    opening: bool,
+    /// Until the pace first does not grow: when the last burst began, and how much of it was taken.
+    opening: Option<(Instant, u64)>,
     pace: Option<f64>,
     /// Measures in a row in which the pace did not grow.
     still: u32,
@@ -60,12 +60,12 @@ impl Window {
     /// A window of so many frames until a pace was measured.
     pub fn starting(frames: u32) -> Self {
         let frames = frames.clamp(1, CREDIT_MAX);
-        Self { frames, is_links: false, opening: true, pace: None, still: 0, round_trip: None, interval: None }
+        Self { frames, is_links: false, opening: None, pace: None, still: 0, round_trip: None, interval: None }
     }
 
     /// The window of a link that several feeds share: of what they may have on their way in all.
     pub fn of_link(frames: u32) -> Self {
-        Self { is_links: true, opening: false, ..Self::starting(frames) }
+        Self { is_links: true, ..Self::starting(frames) }
     }
 
     /// The window, in frames.
@@ -102,24 +102,23 @@ impl Window {
     /// The reader took `bytes`.
     pub fn consumed(&mut self, now: Instant, bytes: u64) {
         let Some((since, total)) = &mut self.interval else {
-            // What the reader's first piece took says nothing: it filled empty buffers on the way.
+            // What the reader's first piece took says nothing of its pace: it filled empty buffers on the way.
             self.interval = Some((now, 0));
-            return;
+            // A window of one frame is for a reader that is likely to be slow.
+            self.opening = (self.frames > 1 && !self.is_links).then_some((now, 0));
+            return self.open(now, bytes);
         };
         *total += bytes;
-        let elapsed = now.saturating_duration_since(*since);
-        let round_trip = self.round_trip.unwrap_or_default();
-        if elapsed < MIN_INTERVAL.max(round_trip) {
-            if self.opening && elapsed <= round_trip {
-                self.frames = self.frames.max(whole(OPENING * *total as f64 / FRAME));
-            }
+        let (elapsed, total) = (now.saturating_duration_since(*since), *total);
+        self.open(now, bytes);
+        if elapsed < MIN_INTERVAL.max(self.round_trip.unwrap_or_default()) {
             return;
         }
-        let measured = *total as f64 / elapsed.as_secs_f64();
+        let measured = total as f64 / elapsed.as_secs_f64();
         self.interval = Some((now, 0));
         let grew = self.pace.is_none_or(|pace| measured >= GREW * pace);
         self.still = if grew { 0 } else { self.still.wrapping_add(1) };
-        self.opening &= grew;
+        self.opening.take_if(|_| !grew);
         self.pace = Some(match self.pace {
             // The first bytes of a slow reader rush into the buffers on the way.
             Some(pace) if !grew && measured >= pace / 4.0 => {
@@ -129,6 +128,21 @@ impl Window {
             _ => measured,
         });
         self.resize();
+    }
+
+    /// Makes a window that opens as large as a burst that was taken allows.
+    fn open(&mut self, now: Instant, bytes: u64) {
+        let (Some((since, taken)), Some(round_trip)) = (&mut self.opening, self.round_trip) else { return };
+        let (long, times) = OPENING;
+        if round_trip < long {
+            return;
+        }
+        // What comes at once was granted at once, a round trip ago.
+        if now.saturating_duration_since(*since) > round_trip / 2 {
+            (*since, *taken) = (now, 0);
+        }
+        *taken += bytes;
+        self.frames = self.frames.max(whole(times * *taken as f64 / FRAME));
     }
 
     /// The time from granting credit to an agent that had none left until the first frame that used it.
@@ -150,7 +164,8 @@ impl Window {
             slow if slow <= SLOW => 0.0,
             _ => 1.0,
         };
-        self.frames = whole(in_flight + spare);
+        let least = if self.opening.is_some() { self.frames } else { 1 };
+        self.frames = whole(in_flight + spare).max(least);
     }
 }
 
