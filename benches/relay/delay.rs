@@ -1,4 +1,5 @@
-//! A way of some length: what comes in goes out later, on both sides, and as much is under way as there comes.
+//! A way of some length, and perhaps width: what comes in goes out later, on both sides, and as much is under way as there
+//! comes.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -21,38 +22,41 @@ pub struct Delay {
 /// Bytes, and when they arrive.
 type Piece = (Instant, Vec<u8>);
 
+/// How long bytes are under way, and how many a second arrive at most.
+type Way = (Duration, Option<f64>);
+
 impl Delay {
     /// Listens, and passes on to `target`, half of `round_trip` later in either direction. A connection is there at once:
-    /// only its bytes take time.
-    pub fn start(target: SocketAddr, round_trip: Duration) -> io::Result<Self> {
+    /// only its bytes take time, in either direction no more than so many a second where that is said.
+    pub fn start(target: SocketAddr, round_trip: Duration, bytes_per_second: Option<f64>) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
         thread::spawn(move || {
             for near in listener.incoming().flatten() {
                 // Whoever cannot be passed on sees the connection end.
-                let _ = join(near, target, round_trip / 2);
+                let _ = join(near, target, (round_trip / 2, bytes_per_second));
             }
         });
         Ok(Self { address })
     }
 }
 
-fn join(near: TcpStream, target: SocketAddr, delay: Duration) -> io::Result<()> {
+fn join(near: TcpStream, target: SocketAddr, way: Way) -> io::Result<()> {
     let far = TcpStream::connect(target)?;
     near.set_nodelay(true)?;
     far.set_nodelay(true)?;
-    pass_on(near.try_clone()?, far.try_clone()?, delay);
-    pass_on(far, near, delay);
+    pass_on(near.try_clone()?, far.try_clone()?, way);
+    pass_on(far, near, way);
     Ok(())
 }
 
-fn pass_on(from: TcpStream, to: TcpStream, delay: Duration) {
+fn pass_on(from: TcpStream, to: TcpStream, (delay, bytes_per_second): Way) {
     let (sender, pieces) = sync_channel(PIECES);
     let source = from.try_clone();
     thread::spawn(move || take(from, &sender, delay));
     thread::spawn(move || {
         // Both fail when the connection ends, which is all there is to do then.
-        let _ = give(to, &pieces);
+        let _ = give(to, &pieces, bytes_per_second);
         let _ = source.map(|source| source.shutdown(Shutdown::Both));
     });
 }
@@ -66,9 +70,14 @@ fn take(mut from: TcpStream, pieces: &SyncSender<Piece>, delay: Duration) {
     }
 }
 
-fn give(mut to: TcpStream, pieces: &Receiver<Piece>) -> io::Result<()> {
+fn give(mut to: TcpStream, pieces: &Receiver<Piece>, bytes_per_second: Option<f64>) -> io::Result<()> {
+    let mut free = Instant::now();
     for (due, piece) in pieces {
-        thread::sleep(due.saturating_duration_since(Instant::now()));
+        free = free.max(due);
+        thread::sleep(free.saturating_duration_since(Instant::now()));
+        if let Some(rate) = bytes_per_second {
+            free += Duration::from_secs_f64(piece.len() as f64 / rate);
+        }
         to.write_all(&piece)?;
     }
     to.shutdown(Shutdown::Write)
