@@ -394,6 +394,61 @@ fn send(signal: &str, process: &Child) {
 }
 
 #[test]
+fn a_new_secret_is_told_at_each_start_until_an_agent_has_come_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (files, secret) = (dir.path().join("files"), dir.path().join("sluice-data/token.secret"));
+    std::fs::create_dir(&files).unwrap();
+    std::fs::write(files.join("a"), "a").unwrap();
+    let told = || {
+        let args = [&["serve", "--log-format", "json", "--cache-size", "0"], &FREE[..]].concat();
+        let mut gateway = Gateway(sluice(dir.path(), &args).stderr(Stdio::piped()).spawn().unwrap());
+        let mut log = BufReader::new(gateway.0.stderr.take().unwrap())
+            .lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(&line.unwrap()).unwrap());
+        let mut told = false;
+        let serving = log.find(|line| {
+            told |= line["message"].as_str().unwrap().starts_with("the token secret is new to this database");
+            line["message"] == "serving"
+        });
+        // Nobody has to read the rest, but somebody has to let it be written.
+        std::thread::spawn(move || log.for_each(drop));
+        (gateway, serving.unwrap()["public_url"].as_str().unwrap().to_owned(), told)
+    };
+    let stop = |gateway: &mut Gateway| {
+        send("-TERM", &gateway.0);
+        assert_eq!(gateway.0.wait().unwrap().code(), Some(0));
+    };
+    let an_agent_comes = |url: &str| {
+        let token = text(&run(dir.path(), &["token", "agent", "--name", "flow"]).stdout);
+        let args = ["agent", "files", "--gateway", url, "--token", token.trim()];
+        let mut agent = Gateway(sluice(dir.path(), &args).stderr(Stdio::piped()).spawn().unwrap());
+        let log = BufReader::new(agent.0.stderr.take().unwrap()).lines();
+        assert!(log.map(Result::unwrap).any(|line| line.starts_with("accepted")));
+        stop(&mut agent);
+    };
+
+    let (mut gateway, url, is_told) = told();
+    assert!(!is_told, "a first start has nothing to tell");
+    an_agent_comes(&url);
+    // A start that is refused makes one too, and so does another command.
+    std::fs::remove_file(&secret).unwrap();
+    failure(&run(dir.path(), &[&["serve", "--log-level", "error"], &FREE[..]].concat()), 1);
+    assert!(secret.exists());
+    std::fs::remove_file(&secret).unwrap();
+    run(dir.path(), &["token", "operator"]);
+    stop(&mut gateway);
+    for _ in 0..2 {
+        let (mut gateway, _, is_told) = told();
+        assert!(is_told);
+        stop(&mut gateway);
+    }
+    let (mut gateway, url, _) = told();
+    an_agent_comes(&url);
+    stop(&mut gateway);
+    assert!(!told().2, "an agent has come with it");
+}
+
+#[test]
 fn a_second_signal_ends_a_drain_at_once() {
     for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
         let dir = tempfile::tempdir().unwrap();

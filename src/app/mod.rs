@@ -99,7 +99,6 @@ impl Gateway {
         make_data_dir(&settings.data_dir)?;
         let tracker = TaskTracker::new();
         let outbound = Outbound::new(settings.allow_hosts.clone(), FETCHES, metrics.clone());
-        let had_secret = settings.token_secret_file.exists();
         let mut tokens = Tokens::open(&settings.token_secret_file)?;
         if let Some(options) = settings.platform.clone() {
             tokens = tokens.with_platform(Platform::new(options, outbound.clone(), tracker.clone()));
@@ -107,11 +106,6 @@ impl Gateway {
         let public_url = settings.public_url(public.address());
         let key = GatewayKey::open(&settings.signing_key_file, &public_url.to_string())?;
         let store = open_store(&settings, true, &clock).await?;
-        if !had_secret && store.agents(None, 1).await.is_ok_and(|known| !known.items.is_empty()) {
-            tracing::warn!(secret = %settings.token_secret_file.display(),
-                "there was no token secret, so a new one was made: tokens that `sluice token` made before are good no more \
-                 (put the old file back, or name it by --token-secret-file, and start again)");
-        }
         // It answered just now; a look at the metrics before the first check must not find it down.
         metrics.database_up.set(1);
         let (draining, cut) = (CancellationToken::new(), CancellationToken::new());
@@ -163,6 +157,8 @@ impl Gateway {
             let transfers = Arc::clone(&reads);
             async move { transfers.fetch(agent, readable, &brought).await }.boxed()
         });
+        // What may refuse the start is behind it.
+        warn_of_secret(&store, &tokens, &settings.token_secret_file).await;
         let set_limits = SetLimits { quota: settings.quota, ..SetLimits::default() };
         let ended = CancellationToken::new();
         let audit = match settings.audit_retention.is_zero() {
@@ -297,6 +293,19 @@ impl Gateway {
         state.transfers.close();
         state.store.close().await;
         tracing::info!("stopped");
+    }
+}
+
+/// Tells at each start that agents' tokens were made under another secret than this, until one has come with a new one:
+/// whoever reads the log may have missed it, and the secret may have been made by `sluice token` or a start that failed.
+async fn warn_of_secret(store: &Store, tokens: &Tokens, path: &Path) {
+    match store.note_token_secret(&tokens.opaque_key().fingerprint()).await {
+        Ok(true) => tracing::warn!(secret = %path.display(),
+            "the token secret is new to this database, and no agent has come with a token of it yet: tokens that were made \
+             under another secret are good no more (put the old file back, or name it by --token-secret-file, and start \
+             again; or make new tokens with `sluice token`)"),
+        Ok(false) => {}
+        Err(error) => tracing::warn!(%error, "cannot tell whether the token secret is new to this database"),
     }
 }
 

@@ -91,6 +91,11 @@ impl OpaqueKey {
         with(&*self.0, &[b"tag of a ", purpose.label(), b"\0", random])
     }
 
+    /// What tells this key from that of another tokens' secret, and nothing else about it.
+    pub fn fingerprint(&self) -> String {
+        hex::encode(mac(&*self.0, &[b"fingerprint"]))
+    }
+
     /// What is kept of a secret.
     pub fn hash(&self, purpose: Purpose, secret: &OpaqueSecret) -> String {
         hex::encode(mac(&*self.0, &[purpose.label(), b"\0", secret.0.as_bytes()]))
@@ -160,6 +165,12 @@ mod tests {
         assert_ne!(kept, other.hash(Purpose::Link, &secret));
         assert_ne!(kept, one.hash(Purpose::Browser, &secret));
         assert_ne!(kept, one.hash(Purpose::Link, &one.issue(Purpose::Link)));
+    }
+
+    #[test]
+    fn a_key_is_told_from_others_by_its_fingerprint() {
+        assert_eq!(key().fingerprint(), OpaqueKey::derive(b"one").fingerprint());
+        assert_ne!(key().fingerprint(), OpaqueKey::derive(b"other").fingerprint());
     }
 
     #[test]

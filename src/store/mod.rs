@@ -1,5 +1,6 @@
 //! Everything that outlives the process: chats, participants, agents' names, endpoints and keys, nonces, sessions,
-//! manifests, announcements, files and their versions, browsers, sign-in codes, links, the audit.
+//! manifests, announcements, files and their versions, browsers, sign-in codes, links, the audit, which token secrets there
+//! were.
 //!
 //! This is the only module with SQL. One set of statements and migrations runs on SQLite and on Postgres through sqlx's
 //! `Any` driver, which knows neither booleans of SQLite nor timestamps, JSON and arrays of Postgres. Hence the
@@ -42,6 +43,7 @@ mod remembered;
 mod retention;
 mod rows;
 mod search;
+mod secrets;
 mod sessions;
 mod sets;
 mod target;
