@@ -101,6 +101,10 @@ fn a_token_is_the_only_thing_printed() {
     assert!(made.status.success() && note.starts_with("note: ") && note.lines().count() == 1, "{note}");
     assert!(note.contains(secret.canonicalize().unwrap().to_str().unwrap()) && note.contains("--data-dir"), "{note}");
     assert_eq!(text(&made.stdout).lines().count(), 1);
+    // Nor is it told once only: no gateway knows it yet.
+    let again = run(dir.path(), &["token", "operator"]);
+    assert!(text(&again.stderr).starts_with("note: no gateway has started with this token secret yet: "));
+    drop(serve(dir.path(), &FREE));
     for args in [
         &["token", "agent", "--name", "flow", "--owner", "user:alice"][..],
         &["token", "reader", "--principal", "user:alice", "--chat", "c1", "--chat", "c2", "--ttl", "2m"],

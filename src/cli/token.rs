@@ -125,19 +125,25 @@ pub fn mint(args: TokenArgs, clock: &Clock) -> Result<Minted, TokenCommandError>
     if common.ttl.get().is_zero() {
         return Err(TokenCommandError::NoTime);
     }
-    let secret = Settings::load(common.config)?.token_secret_file;
+    let Settings { token_secret_file: secret, signing_key_file: key, .. } = Settings::load(common.config)?;
     let is_new = !secret.exists();
+    // The first start makes its key beside it.
+    let is_unused = !key.exists() && key.parent() == secret.parent();
     let token = Tokens::open(&secret)?.issue(&identity, common.ttl.get(), clock)?;
     if token.len() > crate::identity::token::TOKEN_BYTES {
         return Err(TokenCommandError::TooLong);
     }
     // In a wrong directory, say: the gateway that was meant knows nothing of this secret.
-    let note = is_new.then(|| {
+    let note = (is_new || is_unused).then(|| {
         let place = std::path::absolute(&secret).unwrap_or(secret);
+        let place = place.display();
+        let why = match is_new {
+            true => format!("there was no token secret, so a new one was made: {place}"),
+            false => format!("no gateway has started with this token secret yet: {place}"),
+        };
         format!(
-            "note: there was no token secret, so a new one was made: {}. The token is good for a gateway that uses this \
-             file; for one that runs already, run this in its directory, or name its --data-dir or --token-secret-file",
-            place.display()
+            "note: {why}. The token is good for a gateway that uses this file; for one that runs already, run this in \
+             its directory, or name its --data-dir or --token-secret-file"
         )
     });
     Ok(Minted { token, note })
