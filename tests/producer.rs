@@ -433,7 +433,13 @@ async fn who_can_read_a_set_is_told_once() {
         peer.frame("artifact.manifest").await;
         let told = agent.event(|event| matches!(event, AgentEvent::Audience { .. })).await;
         match &session {
-            Some(session) => assert!(told.to_string().contains(&format!("session {session} of agent ada.mini"))),
+            Some(session) => {
+                let told = told.to_string();
+                assert!(
+                    told.contains(&format!("session {session} of agent ada.mini is bound to see it; if ")),
+                    "{told}"
+                );
+            }
             None => assert!(told.to_string().contains("nobody can read it: without --session")),
         }
         std::fs::write(dir.path().join("b"), session.map_or("b", |_| "c")).unwrap();

@@ -87,7 +87,7 @@ pub enum AgentEvent {
         /// The manifest's identity.
         sha256: Sha256,
     },
-    /// Who can read what was accepted, which the gateway does not tell. Told once.
+    /// Who can read what was accepted. The gateway does not tell, nor whether the session is bound yet. Told once.
     Audience {
         /// This agent.
         agent: AgentName,
@@ -145,8 +145,8 @@ impl fmt::Display for AgentEvent {
             Self::Accepted { sha256 } => write!(f, "accepted sha256:{sha256}"),
             Self::Audience { agent, session: Some(session) } => write!(
                 f,
-                "readers of a chat see it once session {session} of agent {agent} is bound to that chat, which its \
-                 operator does with POST /v1/sessions"
+                "readers of the chat that session {session} of agent {agent} is bound to see it; if it is bound to none \
+                 yet, from when the operator binds it (POST /v1/sessions)"
             ),
             Self::Audience { session: None, .. } => f.write_str(
                 "nobody can read it: without --session it belongs to no chat; give --session the id of a session that is \
