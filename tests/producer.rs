@@ -413,12 +413,30 @@ async fn a_file_that_changed_is_told_once() {
             assert_eq!(refusal_of(&mut peer, read).await["error"]["code"], "unknown_blob");
         }
         let told = agent.event(|event| matches!(event, AgentEvent::Unserved { .. })).await;
+        assert!(told.to_string().contains("use --watch"), "{told}");
         assert!(matches!(told, AgentEvent::Unserved { path, .. } if path.ends_with(file)));
     }
     agent.shutdown.cancel();
     while let Some(event) = within(agent.events.recv()).await {
         assert!(!matches!(event, AgentEvent::Unserved { .. }), "told again: {event}");
     }
+}
+
+#[tokio::test]
+async fn whoever_watches_is_not_told_to() {
+    let dir = folder(&[("a", b"one")]);
+    let platform = Platform::start().await;
+    // Never published again within this test.
+    let settle = Duration::from_secs(60);
+    let mut agent = Running::start(AgentOptions { watch: true, settle, ..options(dir.path(), &platform) });
+    let mut peer = platform.accept_session("s-1").await;
+    peer.frame("artifact.manifest").await;
+    std::fs::write(dir.path().join("a"), "another").unwrap();
+    let read = json!({"type": "blob.read", "request_id": "1", "sha256": sha256(b"one"), "offset": 0, "length": 1});
+    assert_eq!(refusal_of(&mut peer, read).await["error"]["code"], "unknown_blob");
+    let told = agent.event(|event| matches!(event, AgentEvent::Unserved { .. })).await.to_string();
+    assert!(told.contains("published again") && !told.contains("--watch"), "{told}");
+    agent.stop().await;
 }
 
 #[tokio::test]

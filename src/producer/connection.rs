@@ -48,7 +48,8 @@ impl Agent {
 
     /// Dials, with a relay of its own behind the new link.
     pub(super) async fn dial(&self, kind: Kind) -> Result<Link, Undialled> {
-        self.dialler.dial(kind, Relay::new(self.registry.clone(), self.slots.clone(), self.events.clone())).await
+        let (registry, slots, events) = (self.registry.clone(), self.slots.clone(), self.events.clone());
+        self.dialler.dial(kind, Relay::new(registry, slots, events, self.options.watch)).await
     }
 }
 

@@ -45,6 +45,8 @@ pub enum AgentEvent {
         path: PathBuf,
         /// Why it cannot be read.
         reason: String,
+        /// The folder is watched, and so published again by itself.
+        is_watched: bool,
     },
     /// The producer endpoint is open.
     Serving {
@@ -122,11 +124,13 @@ impl fmt::Display for AgentEvent {
             Self::PublishFailed { reason } => {
                 write!(f, "not published: {reason}; the folder is looked at again when it changes")
             }
-            Self::Unserved { path, reason } => write!(
-                f,
-                "cannot serve {path:?}: {reason}; whoever asked for it got an error (start again, or use --watch, to \
-                 publish it as it is now)"
-            ),
+            Self::Unserved { path, reason, is_watched } => {
+                let advice = match is_watched {
+                    true => "the folder is published again as it is now, once it is quiet",
+                    false => "start again, or use --watch, to publish it as it is now",
+                };
+                write!(f, "cannot serve {path:?}: {reason}; whoever asked for it got an error ({advice})")
+            }
             Self::Serving { url } => write!(f, "serving the gateway at {url}"),
             Self::Bypassed { url } => write!(
                 f,

@@ -36,6 +36,8 @@ pub(super) struct Relay {
     registry: Arc<Registry>,
     slots: Slots,
     events: EventSink,
+    /// Whether the folder is published again when it changes.
+    is_watched: bool,
     /// The read that was served longest ago first.
     reads: VecDeque<Read>,
     replies: VecDeque<Reply>,
@@ -103,8 +105,9 @@ pub(super) struct Fetched {
 }
 
 impl Relay {
-    pub(super) fn new(registry: Arc<Registry>, slots: Slots, events: EventSink) -> Self {
-        Self { registry, slots, events, reads: VecDeque::new(), replies: VecDeque::new(), next_key: 0 }
+    pub(super) fn new(registry: Arc<Registry>, slots: Slots, events: EventSink, is_watched: bool) -> Self {
+        let (reads, replies) = (VecDeque::new(), VecDeque::new());
+        Self { registry, slots, events, is_watched, reads, replies, next_key: 0 }
     }
 
     /// Takes a `blob.read` in. Everything wrong with it is answered with a `blob.error`.
@@ -208,7 +211,8 @@ impl Relay {
                 // The error's text may hold a path of this machine.
                 if let Some(read) = self.reads.remove(position) {
                     if let Some(path) = self.registry.lose(&read.blob) {
-                        (self.events)(AgentEvent::Unserved { path, reason: error.to_string() });
+                        let (reason, is_watched) = (error.to_string(), self.is_watched);
+                        (self.events)(AgentEvent::Unserved { path, reason, is_watched });
                     }
                     let gone = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof);
                     let (code, message) = match gone && !read.begun {

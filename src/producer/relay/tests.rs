@@ -31,7 +31,7 @@ impl Bench {
         let sha256 = Sha256::of(&bytes);
         let registry = Registry::default();
         registry.add_manifest(sha256, bytes.clone());
-        Self { relay: Relay::new(Arc::new(registry), slots, Arc::new(|_| ())), bytes, sha256 }
+        Self { relay: Relay::new(Arc::new(registry), slots, Arc::new(|_| ()), false), bytes, sha256 }
     }
 
     fn read(&mut self, id: &str, offset: u64, length: u64, credit: Option<u32>) {
@@ -244,7 +244,7 @@ fn a_file_that_changed_is_a_failed_read() {
     let FoundFile { location, fingerprint, .. } = folder::scan(root.path(), false, |_, _| ()).unwrap().remove(0);
     let registry = Registry::default();
     registry.add_file(Sha256::of(&bytes), PublishedFile { location: location.clone(), fingerprint });
-    let relay = Relay::new(Arc::new(registry), Slots::default(), Arc::new(|_| ()));
+    let relay = Relay::new(Arc::new(registry), Slots::default(), Arc::new(|_| ()), false);
     let mut bench = Bench { relay, sha256: Sha256::of(&bytes), bytes };
 
     bench.read("a", 0, FRAME * 8, Some(4));
