@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::config::ConfigArgs;
@@ -156,11 +156,11 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Answer> {
     let args = with_negative_values(args);
     let parsed = command().try_get_matches_from(&args).and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
     parsed.map_err(|error| {
-        if let Some(answer) = switch_with_a_word(&error, &args) {
+        if let Some(answer) = switch_with_a_word(&error, &args).or_else(|| missing(&error)) {
             return answer;
         }
         let rendered = error.render().to_string();
-        if error.use_stderr() && error.kind() != clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        if error.use_stderr() && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
             Answer::Usage(one_line(&rendered, variable_of(&error, &args)))
         } else if error.use_stderr() {
             Answer::Usage("error: no command was given (see sluice --help)".to_owned())
@@ -222,6 +222,22 @@ fn switch_with_a_word(error: &clap::Error, args: &[OsString]) -> Option<Answer> 
     let settings = ConfigArgs::augment_args(clap::Command::new("settings"));
     settings.get_arguments().find(|arg| arg.get_long() == Some(name) && arg.is_require_equals_set())?;
     Some(Answer::Usage(format!("error: write --{name} or --{name}=true, or else --{name}=false (see --help)")))
+}
+
+/// What is missing, each with the environment variable that would do too.
+fn missing(error: &clap::Error) -> Option<Answer> {
+    let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else { return None };
+    if error.kind() != ErrorKind::MissingRequiredArgument {
+        return None;
+    }
+    let command = command();
+    let with_variable = |shown: &String| {
+        let flag = shown.split([' ', '=', '[']).next()?.strip_prefix("--")?;
+        let variable = arguments(&command).find(|arg| arg.get_long() == Some(flag))?.get_env()?.to_str()?;
+        Some(format!("{shown} or {variable}"))
+    };
+    let named: Vec<_> = missing.iter().map(|shown| with_variable(shown).unwrap_or_else(|| shown.clone())).collect();
+    Some(Answer::Usage(format!("error: missing: {} (see --help)", named.join(", "))))
 }
 
 /// Names of environment variables that look like settings and are none: nothing reads them, so whoever set one has
@@ -315,6 +331,16 @@ mod tests {
         }
         let Err(Answer::Usage(line)) = run(&["serve", "maybe"]) else { panic!("a word is taken") };
         assert!(line.contains("maybe"), "{line}");
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_its_variable() {
+        let Err(Answer::Usage(line)) = run(&["agent"]) else { panic!("it is accepted") };
+        for named in ["<DIR>", "--gateway <URL> or SLUICE_GATEWAY", "--token <TOKEN> or SLUICE_TOKEN"] {
+            assert!(line.contains(named), "{line}");
+        }
+        let Err(Answer::Usage(line)) = run(&["token", "agent"]) else { panic!("it is accepted") };
+        assert_eq!(line, "error: missing: --name <NAME> (see --help)");
     }
 
     #[test]
