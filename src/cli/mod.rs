@@ -156,7 +156,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Answer> {
     let args = with_negative_values(args);
     let parsed = command().try_get_matches_from(&args).and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches));
     parsed.map_err(|error| {
-        if let Some(answer) = switch_with_a_word(&error, &args).or_else(|| missing(&error)) {
+        let answer = switch_with_a_word(&error, &args).or_else(|| missing(&error)).or_else(|| no_kind(&error, &args));
+        if let Some(answer) = answer {
             return answer;
         }
         let rendered = error.render().to_string();
@@ -238,6 +239,21 @@ fn missing(error: &clap::Error) -> Option<Answer> {
     };
     let named: Vec<_> = missing.iter().map(|shown| with_variable(shown).unwrap_or_else(|| shown.clone())).collect();
     Some(Answer::Usage(format!("error: missing: {} (see --help)", named.join(", "))))
+}
+
+/// Which kinds of tokens there are, where none of them is named.
+fn no_kind(error: &clap::Error, args: &[OsString]) -> Option<Answer> {
+    let is_kind = matches!(
+        error.kind(),
+        ErrorKind::MissingSubcommand
+            | ErrorKind::InvalidSubcommand
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    );
+    (is_kind && args.get(1).is_some_and(|command| command == "token")).then(|| {
+        let text = "error: whose token? write sluice token agent, reader or operator, such as: sluice token reader \
+                    --principal user:alice (see sluice token --help)";
+        Answer::Usage(text.to_owned())
+    })
 }
 
 /// Names of environment variables that look like settings and are none: nothing reads them, so whoever set one has
@@ -341,6 +357,18 @@ mod tests {
         }
         let Err(Answer::Usage(line)) = run(&["token", "agent"]) else { panic!("it is accepted") };
         assert_eq!(line, "error: missing: --name <NAME> (see --help)");
+    }
+
+    #[test]
+    fn a_token_without_a_kind_says_which_there_are() {
+        for args in [&["token"][..], &["token", "fly"]] {
+            let Err(Answer::Usage(line)) = run(args) else { panic!("{args:?} is accepted") };
+            for kind in command().find_subcommand("token").unwrap().get_subcommands() {
+                assert!(line.contains(kind.get_name()), "{line}");
+            }
+            assert!(line.contains("sluice token reader --principal user:alice"), "{line}");
+        }
+        assert!(run(&["token", "reader", "--principal", "user:alice"]).is_ok(), "the example works");
     }
 
     #[test]
