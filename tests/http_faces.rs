@@ -214,7 +214,7 @@ async fn a_chat_is_created_read_replaced_and_deleted() {
         let none = gateway.ask("GET", &format!("{list}?limit=0"), &gateway.operator(), None).await;
         assert_eq!(none.status, 400, "{list}");
         let message = none.json()["error"]["message"].as_str().unwrap().to_owned();
-        assert!(message.contains("limit") && message.contains("at least one row"), "{message}");
+        assert!(message.contains("limit") && message.contains("1 or more"), "{message}");
     }
     assert_eq!(replaced.json()["title"], Value::Null);
     assert_eq!(gateway.operate("DELETE", "/v1/chats/c1", None).await.status, 204);

@@ -3,11 +3,12 @@
 //! A flag wins over its environment variable (`SLUICE_` and the flag's name), that over the TOML file named by
 //! `--config`, that over the default. This module reads and judges; it opens nothing but that file.
 
+mod file;
 mod layer;
 mod values;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -28,8 +29,6 @@ const ADDRESS_CONNECTIONS: u32 = 1024;
 const ADDRESS_PART: usize = 4;
 /// Less would have clients give up before their next bytes come.
 const BYTE_RATE_MIN: u64 = 1024;
-/// A settings file is a page of text; anything longer is a mistake in the path.
-const CONFIG_BYTES: u64 = 1024 * 1024;
 
 /// Why the settings are not usable.
 #[derive(Debug, thiserror::Error)]
@@ -212,7 +211,7 @@ impl Settings {
 
     /// The same with other `defaults` where they name any.
     pub fn load_over(args: ConfigArgs, defaults: Layer) -> Result<Self, ConfigError> {
-        let file = args.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
+        let file = args.config.as_deref().map(file::read).transpose()?.unwrap_or_default();
         Self::resolve(args.layer.over(file).over(defaults))
     }
 
@@ -411,64 +410,6 @@ fn allowed_hosts(names: Vec<String>) -> Result<Vec<String>, ConfigError> {
         return Err(refused("ops-allow-host", "a host name has letters, digits, dots and dashes, and no port"));
     }
     Ok(names.into_iter().map(|name| name.to_ascii_lowercase()).collect())
-}
-
-fn read_file(path: &Path) -> Result<Layer, ConfigError> {
-    let unreadable = |reason: String| ConfigError::Unreadable { path: path.to_owned(), reason };
-    let length = std::fs::metadata(path).map_err(|e| unreadable(e.to_string()))?.len();
-    if length > CONFIG_BYTES {
-        return Err(unreadable("it is longer than 1 MiB".to_owned()));
-    }
-    let text = std::fs::read_to_string(path).map_err(|e| unreadable(e.to_string()))?;
-    parse_file(path, &text)
-}
-
-/// The parser's own rendering quotes the offending line, which may hold a password: only its message is kept, and of that
-/// nothing that repeats the value.
-fn parse_file(path: &Path, text: &str) -> Result<Layer, ConfigError> {
-    toml::from_str(text).map_err(|error: toml::de::Error| {
-        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-        let line = before.matches('\n').count() + 1;
-        let path = path.to_owned();
-        let message = error.message();
-        match message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')) {
-            Some((name, _)) => ConfigError::UnknownSetting { path, line, name: name.to_owned() },
-            None => {
-                let reason = of_type(message).unwrap_or_else(|| message.replace('\n', ", "));
-                let reason = match key_at(text, line) {
-                    Some(key) => format!("{key}: {reason}"),
-                    None => reason,
-                };
-                ConfigError::Malformed { path, line, reason }
-            }
-        }
-    })
-}
-
-/// What a setting takes, where a value is of another type.
-fn of_type(message: &str) -> Option<String> {
-    let (found, expected) = message.strip_prefix("invalid type: ")?.split_once(", expected ")?;
-    let found = found.split(['"', '`']).next().unwrap_or_default().trim();
-    let expected = match expected.trim() {
-        "a boolean" => "true or false, without quotes",
-        "u8" | "u32" | "u64" => "a whole number, without quotes",
-        "a string" => "a text in quotes",
-        "a sequence" => "a list of texts in brackets",
-        other => other,
-    };
-    Some(format!("it takes {expected}, and this is of the type {found}"))
-}
-
-/// The setting whose value stands on a line, or goes on there. What is none may be a part of a value of several lines, and
-/// is not repeated.
-fn key_at(text: &str, line: usize) -> Option<&str> {
-    let settings = ConfigArgs::augment_args(clap::Command::new("settings"));
-    let is_setting = |key: &str| settings.get_arguments().any(|arg| arg.get_long() == Some(key));
-    let above: Vec<&str> = text.lines().take(line).collect();
-    above.into_iter().rev().find_map(|line| {
-        let (key, _) = line.split_once('=')?;
-        Some(key.trim()).filter(|key| is_setting(key))
-    })
 }
 
 #[cfg(test)]

@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use clap::Parser;
 
 use super::*;
@@ -13,7 +15,7 @@ fn flags(args: &[&str]) -> ConfigArgs {
 }
 
 fn file(text: &str) -> Result<Layer, ConfigError> {
-    parse_file(Path::new("sluice.toml"), text)
+    file::parse(Path::new("sluice.toml"), text)
 }
 
 #[test]
@@ -86,7 +88,10 @@ fn a_value_of_another_type_is_refused_by_its_key_and_not_repeated() {
             "max-transfers = \"hunter2\"",
             "max-transfers: it takes a whole number, without quotes, and this is of the type string",
         ),
-        ("read-timeout = 30", "read-timeout: it takes a text in quotes, and this is of the type integer"),
+        (
+            "read-timeout = 30",
+            "read-timeout: it takes a duration in quotes, such as \"5m\", and this is of the type integer",
+        ),
         (
             "trusted-proxies = \"hunter2\"",
             "trusted-proxies: it takes a list of texts in brackets, and this is of the type string",
@@ -103,6 +108,26 @@ fn a_value_of_another_type_is_refused_by_its_key_and_not_repeated() {
     // Nor is a line of a longer value, whatever is wrong behind it.
     let error = file("database-url = \"\"\"\nhunter2==\n\"\"\"\nnonsense").unwrap_err().to_string();
     assert!(error.contains("database-url: ") && !error.contains("hunter2"), "{error}");
+}
+
+#[test]
+fn what_is_no_toml_is_told_in_our_words() {
+    const NO_TOML: &str = "this is no TOML: write setting = value, texts, durations and sizes in quotes, numbers, true \
+                           and false without";
+    for (text, reason) in [
+        ("links = yes", &*format!("links: {NO_TOML}")),
+        ("\nread-timeout = 30s", &format!("read-timeout: {NO_TOML}")),
+        ("listen =", &format!("listen: {NO_TOML}")),
+        ("oops", NO_TOML),
+        ("links = true\nlinks = false", "links: it is set twice"),
+        ("chat-agent-percent = 300", "chat-agent-percent: the number is too small or too large"),
+        ("max-transfers = -1", "max-transfers: the number is too small or too large"),
+        ("log-format = \"xml\"", "log-format: it takes one of these: `text` or `json`"),
+        ("signed-agents = \"all\"", "signed-agents: it takes one of these: `none`, `known`, `any`"),
+    ] {
+        let error = file(text).unwrap_err().to_string();
+        assert!(error.contains(&format!(": {reason} (see ")), "{text}: {error}");
+    }
 }
 
 #[test]

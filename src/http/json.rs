@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::error::Problem;
+use super::misread;
 
 /// Largest JSON body, in bytes.
 pub const BODY_BYTES: usize = 1024 * 1024;
@@ -30,9 +31,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         let bytes = read_body(&parts.headers, "application/json", body, BODY_BYTES).await?;
-        serde_json::from_slice(&bytes)
-            .map(Self)
-            .map_err(|error| Problem::BadRequest(format!("the body: {error}").into()))
+        misread::json(&bytes).map(Self).map_err(|reason| Problem::BadRequest(format!("the body: {reason}").into()))
     }
 }
 
@@ -85,23 +84,25 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryOf<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        // The rejection's text is the parser's about the caller's own query: nothing else is in it.
-        Query::<T>::try_from_uri(&parts.uri)
-            .map(|Query(value)| Self(value))
-            .map_err(|error| Problem::BadRequest(format!("the query: {}", error.body_text()).into()))
+        misread::query(parts.uri.query().unwrap_or_default())
+            .map(Self)
+            .map_err(|reason| Problem::BadRequest(format!("the query: {reason}").into()))
     }
 }
 
 /// How many rows a page has at most, as a query's `limit` says. A page of none would never come to an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "u32")]
+#[serde(try_from = "String")]
 pub struct Limit(u32);
 
-impl TryFrom<u32> for Limit {
+impl TryFrom<String> for Limit {
     type Error = &'static str;
 
-    fn try_from(rows: u32) -> Result<Self, Self::Error> {
-        if rows > 0 { Ok(Self(rows)) } else { Err("a page has at least one row") }
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let rows = text.parse().ok().filter(|rows: &u64| *rows > 0);
+        // More than a page ever has.
+        let rows = rows.map(|rows| Self(u32::try_from(rows).unwrap_or(u32::MAX)));
+        rows.ok_or("a page has a whole number of rows, 1 or more")
     }
 }
 

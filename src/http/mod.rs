@@ -16,6 +16,7 @@ mod keyed;
 pub mod keys;
 pub mod limit;
 pub mod links;
+mod misread;
 pub mod native;
 mod next;
 pub mod operator;
