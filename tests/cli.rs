@@ -344,6 +344,26 @@ fn a_port_that_is_taken_names_its_setting() {
 }
 
 #[test]
+fn a_port_that_is_taken_does_not_hide_what_else_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_gateway, serving) = serve(dir.path(), &FREE);
+    for (flag, other) in [("--listen", "--ops-listen"), ("--ops-listen", "--listen")] {
+        let taken = serving[flag.trim_start_matches("--").replace('-', "_")].as_str().unwrap();
+        for (more, held) in [
+            (&[][..], "sluice-data/sluice.db is in use by another gateway"),
+            (&["--database-url", "sqlite://other.db"], "sluice-data/cache is in use by another process"),
+        ] {
+            let args = [&["serve", flag, taken, other, "127.0.0.1:0", "--log-level", "error"], more].concat();
+            let line = failure(&run(dir.path(), &args), 1);
+            assert!(line.contains(&format!("set {flag} ")) && line.contains(held), "{line}");
+        }
+        let elsewhere = ["serve", flag, taken, other, "127.0.0.1:0", "--data-dir", "b", "--log-level", "error"];
+        let line = failure(&run(dir.path(), &elsewhere), 1);
+        assert!(!line.contains("in use by another"), "{line}");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_told_once() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("a"), "a").unwrap();

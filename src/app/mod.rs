@@ -22,7 +22,7 @@ use crate::agents::{Agents, Gate, Registry, Timing};
 use crate::audit::Audit;
 use crate::clock::Clock;
 use crate::config::{self, PublicUrl, Settings};
-use crate::content::Cache;
+use crate::content::{self, Cache};
 use crate::events::{self, Events};
 use crate::http::limit::Limiter;
 use crate::http::ops::{self, Hosts, Ops, Probe};
@@ -94,8 +94,8 @@ impl Gateway {
         Agents::touch_metrics(&metrics);
         sweep::touch_metrics(&metrics);
         Cache::touch_metrics(&metrics);
-        let public = Listener::bind(settings.listen, "listen").await?;
-        let operators = Listener::bind(settings.ops_listen, "ops-listen").await?;
+        let public = listen(settings.listen, "listen", &settings).await?;
+        let operators = listen(settings.ops_listen, "ops-listen", &settings).await?;
         make_data_dir(&settings.data_dir)?;
         let tracker = TaskTracker::new();
         let outbound = Outbound::new(settings.allow_hosts.clone(), FETCHES, metrics.clone());
@@ -376,6 +376,27 @@ pub async fn migrate(settings: Settings) -> anyhow::Result<Vec<String>> {
 /// Where verified bytes are kept.
 fn cache_dir(settings: &Settings) -> PathBuf {
     settings.data_dir.join("cache")
+}
+
+/// Binds a listener. Whatever has its port may be a gateway that has the database or the cache too: then both are told, for
+/// whoever moved the port alone would be refused again.
+async fn listen(address: SocketAddr, setting: &'static str, settings: &Settings) -> anyhow::Result<Listener> {
+    Listener::bind(address, setting).await.map_err(|error| match in_use(settings).filter(|_| error.is_in_use()) {
+        Some(also) => anyhow::anyhow!("{error}; and {also}"),
+        None => error.into(),
+    })
+}
+
+/// What another process has of that which one gateway has to itself, if it can be told.
+fn in_use(settings: &Settings) -> Option<String> {
+    let url = &settings.database_url;
+    if Store::is_in_use(url.expose()).unwrap_or(false) {
+        let path = url.sqlite_file().unwrap_or_default().display().to_string();
+        return Some(OpenError::InUse { path }.to_string());
+    }
+    let cache = cache_dir(settings);
+    let has_cache = settings.cache_size > 0 && Cache::is_in_use(&cache).unwrap_or(false);
+    has_cache.then(|| content::OpenError::InUse(cache).to_string())
 }
 
 /// The store, `to_serve` from it or only to look.
