@@ -14,6 +14,7 @@ use support::db::{self, TestDatabase};
 use support::{Answer, Gateway, span};
 
 on_both_databases!(
+    whoever_opens_the_bare_address_in_a_browser_is_sent_to_the_page_there_is,
     a_person_who_is_not_signed_in_comes_back_after_signing_in,
     what_strangers_sign_out_changes_nothing,
     a_browser_that_has_to_make_room_is_out_at_once,
@@ -82,6 +83,26 @@ fn hidden_fields(page: &Answer) -> String {
 
 /// What browsers accept when somebody follows a link.
 const PAGE: (&str, &str) = ("accept", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8");
+
+async fn whoever_opens_the_bare_address_in_a_browser_is_sent_to_the_page_there_is(database: &TestDatabase) {
+    let gateway = house(Gateway::builder().on(database)).await;
+    for more in [&[][..], &[("cookie", "sluice=x")]] {
+        let answer = browse(&gateway, Method::GET, "/?x=1", &[&[PAGE], more].concat(), "").await;
+        assert_eq!((answer.status.as_u16(), answer.header("location")), (303, "/signin"));
+    }
+    let authorization = format!("Bearer {}", gateway.reader("user:alice"));
+    for (method, path, headers) in [
+        (Method::GET, "/", &[][..]),
+        (Method::GET, "/", &[("accept", "*/*")]),
+        (Method::GET, "/", &[PAGE, ("authorization", &authorization)]),
+        (Method::GET, "/nothing", &[PAGE]),
+        (Method::HEAD, "/", &[PAGE]),
+        (Method::POST, "/", &[PAGE]),
+    ] {
+        let answer = browse(&gateway, method, path, headers, "").await;
+        assert_eq!((answer.status.as_u16(), answer.header("content-type")), (404, "application/json"), "{path}");
+    }
+}
 
 async fn a_person_who_is_not_signed_in_comes_back_after_signing_in(database: &TestDatabase) {
     let gateway = house(Gateway::builder().on(database)).await;

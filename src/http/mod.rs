@@ -166,7 +166,7 @@ fn downloads() -> Routes {
 fn complete(routes: Router<AppState>, state: AppState) -> Router {
     routes
         .method_not_allowed_fallback(error::method_not_allowed)
-        .fallback(error::not_found)
+        .fallback(signin::not_found)
         .layer(middleware::from_fn_with_state(state.clone(), pass))
         .with_state(state)
 }

@@ -11,6 +11,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use http::header::{CACHE_CONTROL, LOCATION, SET_COOKIE};
+use http::request::Parts;
 use http::{Extensions, HeaderMap, HeaderValue, StatusCode, Uri};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,14 @@ pub fn routes() -> Routes {
         .route(SIGN_IN, get(form).post(sign_in))
         .route("/signout", post(sign_out))
         .route("/v1/signin-codes", post(make_code))
+}
+
+/// What a path without a route answers. A person who opens the gateway's bare address is sent to the one page there is.
+pub async fn not_found(parts: Parts) -> Problem {
+    match parts.uri.path() == "/" && cookie::is_visited(&parts) {
+        true => Problem::SignIn(SIGN_IN.to_owned()),
+        false => Problem::NotFound,
+    }
 }
 
 /// Fields of a form, or of the query that fills it in. What is not known is left alone.

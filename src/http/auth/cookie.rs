@@ -80,7 +80,7 @@ impl Stay {
 
 /// Whether a person opens the address in a browser, who can sign in: programs do not ask for pages, or show who they are
 /// by something else.
-fn is_visited(parts: &Parts) -> bool {
+pub(in crate::http) fn is_visited(parts: &Parts) -> bool {
     let Parts { method, headers, .. } = parts;
     *method == Method::GET && !is_meant(headers) && wants_page(headers)
 }
