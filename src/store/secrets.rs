@@ -1,3 +1,5 @@
+//! Which token secrets the gateways of this database have had.
+
 use sqlx::Row as _;
 
 use super::{Store, StoreError};
