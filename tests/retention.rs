@@ -363,17 +363,20 @@ async fn a_gateway_whose_database_file_is_gone_is_not_ready() {
     let database = TestDatabase::sqlite();
     let gateway = Gateway::builder().on(&database).start().await;
     becomes(&gateway, 200).await;
-    let file = database.folder().unwrap().join("sluice.db");
-    let aside = file.with_extension("aside");
-    std::fs::rename(&file, &aside).unwrap();
+    // With what belongs to it: two databases on one log are neither.
+    let parts = ["", "-wal", "-shm"].map(|end| {
+        let file = database.folder().unwrap().join(format!("sluice.db{end}"));
+        let aside = file.with_file_name(format!("aside{end}"));
+        (file, aside)
+    });
+    parts.iter().for_each(|(file, aside)| std::fs::rename(file, aside).unwrap());
     becomes(&gateway, 503).await;
     is_told(&gateway, "moved away or replaced").await;
     // Another file in its place is not it either.
-    std::fs::copy(&aside, &file).unwrap();
     let store = Store::open(&database.url, StoreOptions::default()).await.unwrap();
     store.beat().await.unwrap();
     assert_eq!(readiness(&gateway).await, 503);
-    std::fs::rename(&aside, &file).unwrap();
+    parts.iter().for_each(|(file, aside)| std::fs::rename(aside, file).unwrap());
     assert!(store.beat().await.is_err());
     becomes(&gateway, 200).await;
 }

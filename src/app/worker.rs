@@ -4,6 +4,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// Does the work as a task, and waits for it; dropped, it stops. The thread that waits for the whole program polls no
 /// sockets itself: a loop that ran there would have another thread woken for each event, which then wakes that one.
+#[expect(clippy::disallowed_methods, reason = "the caller waits for it, or stops it")]
 pub async fn on_worker<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     match AbortOnDropHandle::new(tokio::spawn(work)).await {
         Ok(done) => done,

@@ -222,7 +222,7 @@ const LEAVE_ROOM: &str = "ALTER TABLE files SET (fillfactor = 45)";
 /// Every table of the migrations.
 const TABLES: &str = "'chats', 'participants', 'agents', 'sessions', 'manifests', 'entries', 'announcements', 'nonces', \
     'keys', 'audit', 'audit_agents', 'browsers', 'signin_codes', 'links', 'manifest_trees', 'files', 'file_versions', \
-    'ranks', 'endpoints', 'chat_hashes'";
+    'ranks', 'endpoints', 'chat_hashes', 'token_secrets'";
 
 /// What has texts compared byte by byte, as SQLite does: nothing here is sorted for people, and by the rules of a language
 /// the database spends more on comparing keys than on all else that an index needs. One statement for each table that has

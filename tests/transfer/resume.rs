@@ -53,7 +53,12 @@ async fn an_agent_that_dies_anywhere_is_asked_for_the_rest() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_resets_in_one_download() {
     const STEP: usize = 150_000;
-    let stage = Stage::new().await;
+    // Memory for one transfer, and for a window that cannot grow.
+    let stage = Stage::with(|layer| {
+        layer.max_transfers = Some(1);
+        layer.memory_budget = Some("1280KiB".parse().unwrap());
+    })
+    .await;
     let set = single(bytes(2, 21 * STEP)).chunked(FRAME);
     let mut agent = stage.agent_with("ada", &set).await;
     let fault = |n: usize| Behaviour::obedient().at((n * STEP) as u64, Fault::Reset);
