@@ -144,7 +144,12 @@ impl Metrics {
             fetches: counters(&r, "sluice_fetches_total", "The gateway's own fetches.", &["outcome"])?,
             event_subscribers: gauge(&r, "sluice_event_subscribers", "Readers of chats' events.")?,
             events_dropped: counter(&r, "sluice_events_dropped_total", "Events that readers were too slow for.")?,
-            requests: counters(&r, "sluice_http_requests_total", "HTTP requests answered.", &["route", "status"])?,
+            requests: counters(
+                &r,
+                "sluice_http_requests_total",
+                "HTTP requests answered; those whose sender left before have the status none.",
+                &["route", "status"],
+            )?,
             cache_lookups: counters(
                 &r,
                 "sluice_cache_lookups_total",

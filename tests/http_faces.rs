@@ -276,6 +276,8 @@ async fn a_session_is_bound_once() {
     for (chat, agent) in [("c2", "flow"), ("c1", "other")] {
         let answer = gateway.operate("POST", "/v1/sessions", bind(chat, agent)).await;
         assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (StatusCode::CONFLICT, Some("conflict")));
+        let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("bound to agent:flow and chat c1 already"), "{message}");
     }
 }
 

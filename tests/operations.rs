@@ -5,9 +5,12 @@ mod process;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::path::Path;
+use std::time::Duration;
 
-use process::{AGENT, CHAT, Gateway, Process, SESSION, request, sluice};
+use process::{AGENT, CHAT, Gateway, Process, SESSION, exchange, request, sluice};
 use serde_json::Value;
 
 fn root() -> &'static Path {
@@ -129,6 +132,52 @@ fn a_log_in_json_has_numbers_where_numbers_belong() {
     let (opened, ended) = (of("a session opened"), of("an agent's connection ended"));
     assert!(opened["connection"].is_u64() && opened["connection"] == ended["connection"]);
     assert_eq!((&opened["agent"], &ended["agent"]), (&AGENT.into(), &AGENT.into()));
+}
+
+#[test]
+fn a_request_can_be_followed_in_the_log() {
+    let gateway = Gateway::start();
+    gateway.open_chat();
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["here.txt", "away.txt"] {
+        fs::write(folder.path().join(name), name).unwrap();
+    }
+    let (agent, set) = gateway.agent(folder.path(), gateway.address);
+    let (path, reader) = (format!("/v1/chats/{CHAT}/sets/{set}/files"), gateway.reader_token());
+    let get = |name: &str| {
+        format!(
+            "GET {path}/{name} HTTP/1.1\r\nHost: sluice\r\nAuthorization: Bearer {reader}\r\nX-Request-Id: {name}\r\n\
+             Connection: close\r\n\r\n"
+        )
+    };
+    assert_eq!(exchange(gateway.address, &get("here.txt")), (200, "here.txt".to_owned()));
+    agent.stop();
+    // One that its reader gives up while the agent is waited for.
+    let mut impatient = TcpStream::connect(gateway.address).unwrap();
+    impatient.write_all(get("away.txt").as_bytes()).unwrap();
+    let until = |text: &str| {
+        let is_so = || gateway.ops("/metrics").lines().any(|line| line.contains(text));
+        let seen = (0..1000).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            is_so()
+        });
+        assert!(seen, "{text}");
+    };
+    until("sluice_transfers_running 1");
+    drop(impatient);
+    until("status=\"none\"} 1");
+    let lines: Vec<Value> = gateway.stop().iter().map(|line| serde_json::from_str(line).expect(line)).collect();
+    for (name, status, outcomes) in [
+        ("here.txt", Value::from(200), ["complete", "complete"]),
+        ("away.txt", Value::Null, ["reader_left", "abandoned"]),
+    ] {
+        let of = |line: &&Value| line["request_id"] == name || line["span"]["request_id"] == name;
+        let told: Vec<_> = lines.iter().filter(of).map(|line| (&line["message"], &line["outcome"])).collect();
+        let expected = ["a transfer ended", "request"].map(Value::from);
+        let outcomes = outcomes.map(Value::from);
+        assert_eq!(told, expected.iter().zip(&outcomes).collect::<Vec<_>>(), "{name}");
+        assert_eq!(lines.iter().filter(of).last().unwrap()["status"], status, "{name}");
+    }
 }
 
 #[test]

@@ -147,7 +147,10 @@ impl Gateway {
         let locations = Locations::new(&outbound, key.clone(), &own, clock.clone(), metrics.clone());
         let access = Access::new(store.clone(), ACCESS_BYTES);
         let cache = match settings.cache_size {
-            0 => None,
+            0 => {
+                warn_of_cache(&cache_dir(&settings));
+                None
+            }
             limit => Some(Cache::open(&cache_dir(&settings), limit, metrics.clone(), tracker.clone())?),
         };
         let running = (tracker.clone(), cut.clone(), events.clone());
@@ -306,6 +309,13 @@ async fn warn_of_secret(store: &Store, tokens: &Tokens, path: &Path) {
              again; or make new tokens with `sluice token`)"),
         Ok(false) => {}
         Err(error) => tracing::warn!(%error, "cannot tell whether the token secret is new to this database"),
+    }
+}
+
+/// Tells where a cache was left that is not used any more: it may have been turned off for the sake of its room.
+fn warn_of_cache(dir: &Path) {
+    if std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
+        tracing::warn!(path = %dir.display(), "the cache is off, and what it kept still takes room: remove the folder");
     }
 }
 

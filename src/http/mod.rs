@@ -175,7 +175,7 @@ fn complete(routes: Router<AppState>, state: AppState) -> Router {
 /// every request.
 async fn pass(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let allowed = state.limiter.request(&mut request);
-    let trace = Trace::begin(&mut request, state.cut.clone());
+    let trace = Trace::begin(&mut request, state.metrics.clone(), state.cut.clone());
     let answer = async {
         if let Err(problem) = allowed {
             return problem.into_response();
@@ -183,5 +183,5 @@ async fn pass(State(state): State<AppState>, mut request: Request, next: Next) -
         auth::read_signed_body(&state, &mut request).await;
         next.run(request).await
     };
-    trace.follow(&state.metrics, answer).await
+    trace.follow(answer).await
 }

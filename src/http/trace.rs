@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
 use super::limit::{Client, Permits};
 use super::server::Peer;
@@ -25,6 +25,9 @@ use crate::transfer::TransferError;
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest id that is taken over from a request, in bytes.
 const REQUEST_ID_BYTES: usize = 128;
+
+/// The status, in the metric, of a request whose sender left before there was an answer.
+const UNANSWERED: &str = "none";
 
 /// What a request is called in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,13 +62,13 @@ pub fn touch_metrics(metrics: &Metrics, route: &str) {
 
 /// A request from its beginning to the end of its answer's body.
 pub struct Trace {
-    id: RequestId,
+    span: Span,
     line: Line,
 }
 
 impl Trace {
-    /// Gives the request an id. `cut` is cancelled when the gateway's end cuts what still runs.
-    pub fn begin(request: &mut Request, cut: CancellationToken) -> Self {
+    /// Gives the request an id. It is counted in `metrics`; `cut` is cancelled when the gateway's end cuts what still runs.
+    pub fn begin(request: &mut Request, metrics: Arc<Metrics>, cut: CancellationToken) -> Self {
         let id = RequestId::of(request.headers());
         let extensions = request.extensions();
         let line = Line {
@@ -75,27 +78,28 @@ impl Trace {
             method: request.method().clone(),
             peer: extensions.get::<Peer>().copied(),
             client: extensions.get::<Client>().copied(),
-            status: StatusCode::OK,
+            status: None,
             bytes: 0,
             end: None,
+            metrics,
             cut,
             _permits: extensions.get::<Permits>().cloned(),
         };
-        request.extensions_mut().insert(id.clone());
-        Self { id, line }
+        let span = tracing::info_span!("request", request_id = id.as_str());
+        request.extensions_mut().insert(id);
+        Self { span, line }
     }
 
-    /// Counts the answer, and writes the request's line when its body is over. What is logged until then names the request.
-    pub async fn follow(self, metrics: &Metrics, answer: impl Future<Output = Response>) -> Response {
-        let Self { id, mut line } = self;
-        let span = tracing::info_span!("request", request_id = id.as_str());
-        let mut response = answer.instrument(span).await;
-        line.status = response.status();
-        metrics.requests.with_label_values(&[line.route(), line.status.as_str()]).inc();
-        if let Ok(value) = HeaderValue::from_str(id.as_str()) {
+    /// Counts the answer, and writes the request's line when its body is over, or when nobody waits for the answer any
+    /// more. What is logged until then names the request.
+    pub async fn follow(self, answer: impl Future<Output = Response>) -> Response {
+        let Self { span, mut line } = self;
+        let mut response = answer.instrument(span.clone()).await;
+        line.answered(response.status());
+        if let Ok(value) = HeaderValue::from_str(line.id.as_str()) {
             response.headers_mut().insert(REQUEST_ID, value);
         }
-        response.map(|inner| Body::new(Measured { inner, line }))
+        response.map(|inner| Body::new(Measured { inner, line, span }))
     }
 }
 
@@ -106,10 +110,11 @@ enum End {
     Failed,
 }
 
-/// A body that counts what passes, and writes the request's line when it is dropped: the reader may leave at any time.
+/// A body that counts what passes. The request's line is written when it is dropped: the reader may leave at any time.
 struct Measured {
     inner: Body,
     line: Line,
+    span: Span,
 }
 
 impl http_body::Body for Measured {
@@ -120,7 +125,8 @@ impl http_body::Body for Measured {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        let polled = Pin::new(&mut self.inner).poll_frame(cx);
+        let Self { inner, span, .. } = &mut *self;
+        let polled = span.in_scope(|| Pin::new(inner).poll_frame(cx));
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
                 self.line.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
@@ -146,15 +152,17 @@ impl Drop for Measured {
         // A body whose length is known is often dropped once it is sent, without being asked for its end.
         let nothing_left = self.inner.is_end_stream() || self.inner.size_hint().exact() == Some(0);
         // The body of an answer to HEAD is never sent, and neither is that of 304.
-        let bodiless = self.line.method == Method::HEAD || self.line.status == StatusCode::NOT_MODIFIED;
+        let bodiless = self.line.method == Method::HEAD || self.line.status == Some(StatusCode::NOT_MODIFIED);
         if self.line.end.is_none() && (nothing_left || bodiless) {
             self.line.end = Some(End::Complete);
         }
-        self.line.write();
+        // What ends with it says so before the request does, and names it.
+        let inner = std::mem::take(&mut self.inner);
+        self.span.in_scope(|| drop(inner));
     }
 }
 
-/// What is known of one request.
+/// What is known of one request. It is written when it is dropped.
 struct Line {
     started: Instant,
     id: RequestId,
@@ -162,9 +170,11 @@ struct Line {
     method: Method,
     peer: Option<Peer>,
     client: Option<Client>,
-    status: StatusCode,
+    /// None until there is an answer.
+    status: Option<StatusCode>,
     bytes: u64,
     end: Option<End>,
+    metrics: Arc<Metrics>,
     cut: CancellationToken,
     /// Given back with the body.
     _permits: Option<Permits>,
@@ -175,7 +185,17 @@ impl Line {
         self.route.as_ref().map_or("unmatched", MatchedPath::as_str)
     }
 
-    fn write(&self) {
+    fn answered(&mut self, status: StatusCode) {
+        self.status = Some(status);
+        self.metrics.requests.with_label_values(&[self.route(), status.as_str()]).inc();
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if self.status.is_none() {
+            self.metrics.requests.with_label_values(&[self.route(), UNANSWERED]).inc();
+        }
         let outcome = match self.end {
             Some(End::Complete) => "complete",
             _ if self.cut.is_cancelled() => TransferError::SHUTDOWN,
@@ -186,7 +206,7 @@ impl Line {
             request_id = self.id.as_str(),
             method = self.method.as_str(),
             route = self.route(),
-            status = self.status.as_u16(),
+            status = self.status.map(|status| status.as_u16()),
             duration_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             size_bytes = self.bytes,
             outcome,

@@ -212,7 +212,10 @@ impl fmt::Display for DatabaseUrl {
     /// Without the password and without the query, where drivers accept one too.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((scheme, rest)) = self.0.split_once("://") else {
-            return f.write_str("(not a URL)");
+            return match self.sqlite_file() {
+                Some(file) => write!(f, "sqlite://{}", file.display()),
+                None => f.write_str("(not a URL)"),
+            };
         };
         // The last `@` of all, because a password that should have been escaped may hold `/`, `?` and `@`.
         let (user, rest) = match rest.rsplit_once('@') {
@@ -288,6 +291,7 @@ mod tests {
         let url = DatabaseUrl::from("postgres://sluice:hunter2@db.example:5432/sluice");
         assert_eq!(url.to_string(), "postgres://sluice:***@db.example:5432/sluice");
         assert_eq!(DatabaseUrl::from("sqlite:///var/lib/x.db").to_string(), "sqlite:///var/lib/x.db");
+        assert_eq!(DatabaseUrl::from("sqlite:x.db?mode=rwc").to_string(), "sqlite://x.db");
     }
 
     #[test]

@@ -53,7 +53,7 @@ async fn bind_session(
             StatusCode::CREATED
         }
         Binding::Unchanged => StatusCode::OK,
-        Binding::Conflict => return Err(Problem::Conflict("the session is bound to another agent or chat".into())),
+        Binding::Conflict => return Err(bound_already(&state, &session_id).await?),
         Binding::NoSuchChat => {
             let message = format!("there is no chat {chat}: make it first, with PUT /v1/chats/{{chat}}");
             return Err(Problem::Missing(message.into()));
@@ -64,6 +64,15 @@ async fn bind_session(
         }
     };
     Ok((status, Json(SessionView { session_id, chat, agent })).into_response())
+}
+
+/// Says how a session is bound. It stays so: what was announced with it is in that chat.
+async fn bound_already(state: &AppState, session: &SessionId) -> Result<Problem, Problem> {
+    let how = match state.store.session(session).await? {
+        Some(bound) => format!("bound to {} and chat {}", bound.agent, bound.chat),
+        None => "bound to another agent or chat".to_owned(),
+    };
+    Ok(Problem::Conflict(format!("the session is {how} already, and stays so: use another session id").into()))
 }
 
 /// An agent as an operator writes it: its principal, or the name that it holds. A name that nobody holds yet is taken
