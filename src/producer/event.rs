@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytesize::ByteSize;
+
 use super::folder::SkipReason;
 use crate::protocol::{AgentName, SessionId, Sha256};
 
@@ -18,8 +20,12 @@ pub enum AgentEvent {
         /// Why.
         reason: SkipReason,
     },
-    /// Hashing has come this far.
+    /// Hashing has come this far. Told every two seconds, and not at all of what is hashed sooner.
     Hashing {
+        /// Files hashed whole, or found unreadable.
+        done_files: usize,
+        /// Files in all that are to be hashed.
+        total_files: usize,
         /// Bytes hashed.
         done_bytes: u64,
         /// Bytes in all.
@@ -116,7 +122,12 @@ impl fmt::Display for AgentEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Skipped { path, reason } => write!(f, "skipped {path:?}: {reason}"),
-            Self::Hashing { done_bytes, total_bytes } => write!(f, "hashed {done_bytes} of {total_bytes} bytes"),
+            Self::Hashing { done_files, total_files, done_bytes, total_bytes } => {
+                let ending = if *total_files == 1 { "" } else { "s" };
+                let (done, total) = (ByteSize(*done_bytes), ByteSize(*total_bytes));
+                let percent = u128::from(*done_bytes) * 100 / u128::from(*total_bytes).max(1);
+                write!(f, "hashed {done_files} of {total_files} file{ending}, {done} of {total} ({percent} %)")
+            }
             Self::Published { sha256, files, bytes } => {
                 let ending = if *files == 1 { "" } else { "s" };
                 write!(f, "published {files} file{ending}, {bytes} bytes, as sha256:{sha256}")

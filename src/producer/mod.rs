@@ -15,6 +15,7 @@ mod fetch;
 mod folder;
 mod link;
 mod media_type;
+mod progress;
 mod publish;
 mod registry;
 mod relay;

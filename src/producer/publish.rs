@@ -6,13 +6,15 @@ use std::io::{self, Read as _};
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Instant;
 
 use tokio_util::sync::CancellationToken;
 
 use super::endpoint::Base;
 use super::folder::{self, Fingerprint, FolderError, FoundFile, SkipReason};
+use super::progress::Progress;
 use super::registry::{PublishedFile, Registry};
 use super::{AgentEvent, AgentOptions, EventSink, media_type};
 use crate::clock::Clock;
@@ -204,30 +206,38 @@ impl Publisher {
                 .filter(|(fingerprint, _)| *fingerprint == file.fingerprint)
                 .map(|(_, e)| e.clone())
         };
-        let total_bytes = found.iter().filter(|file| known(file).is_none()).map(|file| file.fingerprint.size).sum();
-        let done_bytes = AtomicU64::new(0);
-        let progress = |bytes: u64| {
-            let done_bytes = done_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-            (self.events)(AgentEvent::Hashing { done_bytes, total_bytes });
+        let sizes = found.iter().filter(|file| known(file).is_none()).map(|file| file.fingerprint.size);
+        let progress = Progress::new(sizes, Instant::now());
+        let tell = |bytes: u64| {
+            if let Some(event) = progress.add_bytes(bytes, Instant::now()) {
+                (self.events)(event);
+            }
             if self.stop.is_cancelled() { Err(PublishError::Interrupted) } else { Ok(()) }
         };
         let next = AtomicUsize::new(0);
         let hash_some = || {
-            let mut hashed = Vec::new();
+            let mut entries = Vec::new();
             loop {
                 if self.stop.is_cancelled() {
                     return Err(PublishError::Interrupted);
                 }
                 let position = next.fetch_add(1, Ordering::Relaxed);
                 let Some(file) = found.get(position) else {
-                    return Ok(hashed);
+                    return Ok(entries);
                 };
-                let entry = match known(file).map_or_else(|| hash(file, CHUNK_SIZE_DEFAULT, &progress), Ok) {
-                    Ok(entry) => Ok(entry),
-                    Err(Unhashed::Unreadable(kind)) => Err(kind),
-                    Err(Unhashed::Failed(error)) => return Err(error),
+                let entry = match known(file) {
+                    Some(entry) => Ok(entry),
+                    None => {
+                        let hashed = hash(file, CHUNK_SIZE_DEFAULT, &tell);
+                        progress.add_file();
+                        match hashed {
+                            Ok(entry) => Ok(entry),
+                            Err(Unhashed::Unreadable(kind)) => Err(kind),
+                            Err(Unhashed::Failed(error)) => return Err(error),
+                        }
+                    }
                 };
-                hashed.push((position, entry));
+                entries.push((position, entry));
             }
         };
         let threads = thread::available_parallelism().map_or(1, NonZero::get).min(HASHERS);
@@ -244,7 +254,7 @@ impl Publisher {
 }
 
 /// Told how many more bytes were hashed; an error ends the hashing.
-type Progress<'a> = dyn Fn(u64) -> Result<(), PublishError> + 'a;
+type Tell<'a> = dyn Fn(u64) -> Result<(), PublishError> + 'a;
 
 /// Why a file has no entry.
 #[derive(Debug)]
@@ -262,7 +272,7 @@ impl From<PublishError> for Unhashed {
 }
 
 /// Reads a file once and makes its entry: the whole file's hash and, when it is longer than one chunk, the chunks'.
-fn hash(file: &FoundFile, chunk_size: u64, progress: &Progress<'_>) -> Result<Entry, Unhashed> {
+fn hash(file: &FoundFile, chunk_size: u64, tell: &Tell<'_>) -> Result<Entry, Unhashed> {
     let io_error = |error: io::Error| match error.kind() {
         io::ErrorKind::UnexpectedEof => PublishError::Changed(file.location.clone()).into(),
         kind => Unhashed::Unreadable(kind),
@@ -286,9 +296,9 @@ fn hash(file: &FoundFile, chunk_size: u64, progress: &Progress<'_>) -> Result<En
                 chunk.update(part);
             }
             done += part.len() as u64;
+            tell(part.len() as u64)?;
         }
         hashes.push(chunk.finish());
-        progress(chunk_end - (chunk_end - 1) / chunk_size * chunk_size)?;
     }
     folder::unchanged(&open, file.fingerprint).map_err(changed)?;
     Ok(Entry {
@@ -307,6 +317,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
     use std::sync::Mutex;
+    use std::sync::atomic::AtomicU64;
 
     use super::*;
     use crate::protocol::Sha256;
@@ -342,12 +353,12 @@ mod tests {
         fs::write(root.path().join("f.txt"), &bytes).unwrap();
         let file = folder::scan(root.path(), false, |_, _| ()).unwrap().remove(0);
         let told = AtomicU64::new(0);
-        let progress = |n| {
+        let tell = |n| {
             told.fetch_add(n, Ordering::Relaxed);
             Ok(())
         };
 
-        let entry = hash(&file, 256 * 1024, &progress).unwrap();
+        let entry = hash(&file, 256 * 1024, &tell).unwrap();
         assert_eq!(told.into_inner(), 600_000);
         assert_eq!((entry.size, entry.sha256), (600_000, Sha256::of(&bytes)));
         assert_eq!(entry.media_type, "text/plain");
