@@ -59,13 +59,24 @@ pub async fn run(settings: Settings, options: DemoOptions) -> anyhow::Result<()>
 async fn run_until(stop: CancellationToken, settings: Settings, options: DemoOptions) -> anyhow::Result<()> {
     // Before the sample is put into it.
     app::make_data_dir(&settings.data_dir)?;
-    let folder = match options.dir {
+    let data_dir = std::path::absolute(&settings.data_dir)?;
+    let files =
+        format!("Its files are in {data_dir:?}, which can be deleted unless a gateway of yours keeps its data there.");
+    let stopped = || {
+        if options.once {
+            bail!("stopped before anything was downloaded");
+        }
+        say("The demo ends. Another signal ends it at once.");
+        say(&files);
+        Ok(())
+    };
+    let folder = match options.dir.clone() {
         Some(dir) => dir,
         None => {
             let dir = settings.data_dir.join("demo");
             say("Preparing a sample folder …");
             let prepared = stop.run_until_cancelled(sample::prepare(&dir)).await;
-            let Some(prepared) = prepared else { return Ok(()) };
+            let Some(prepared) = prepared else { return stopped() };
             prepared.context("cannot write the demo's sample folder")?
         }
     };
@@ -78,20 +89,19 @@ async fn run_until(stop: CancellationToken, settings: Settings, options: DemoOpt
     let serves = demo.agent_options(&folder, format!("http://{address}"));
     let agent = app::on_worker(producer::run(serves, stop.clone(), show(seen)));
     let reading = async {
-        let set = accepted(sets).await?;
+        let Some(set) = stop.run_until_cancelled(accepted(sets)).await else { return stopped() };
+        let set = set?;
         let entry = demo.largest_entry(&state, set).await?;
         let url = file_url(&state, &demo.chat, &set, &entry.path);
         if options.once {
             download::verified(address, &url, &demo.reader_token, &entry).await?;
+            say(&files);
             stop.cancel();
-        } else {
-            invite(&url, &demo.reader_token, &entry);
+            return Ok(());
         }
+        invite(&url, &demo.reader_token, &entry);
         stop.cancelled().await;
-        if !options.once {
-            say("The demo ends. Another signal ends it at once.");
-        }
-        anyhow::Ok(())
+        stopped()
     };
     let working = async {
         // Whatever ends first ends the demo.
@@ -160,7 +170,11 @@ fn show(seen: watch::Sender<Option<Result<Sha256, String>>>) -> impl Fn(AgentEve
 }
 
 async fn accepted(mut sets: watch::Receiver<Option<Result<Sha256, String>>>) -> anyhow::Result<Sha256> {
-    match &*sets.wait_for(Option::is_some).await.context("the agent ended before its set was accepted")? {
+    let Ok(seen) = sets.wait_for(Option::is_some).await else {
+        // The agent has ended: why is for its own outcome to tell, unless it was asked to.
+        return std::future::pending().await;
+    };
+    match &*seen {
         Some(Ok(sha256)) => Ok(*sha256),
         Some(Err(refusal)) => bail!("the gateway refused the demo's set: {refusal}"),
         None => bail!("the agent announced nothing"),
@@ -178,5 +192,19 @@ fn invite(url: &str, token: &str, entry: &Entry) {
 
 /// A line for the person at the terminal.
 fn say(line: &str) {
-    eprintln!("{line}");
+    terminal::say(line);
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn an_agent_that_ended_is_no_failure_of_whoever_waits_for_its_set() {
+        let (seen, sets) = watch::channel(None);
+        drop(seen);
+        assert!(accepted(sets).now_or_never().is_none(), "an orderly end is told as a failure");
+    }
 }
