@@ -85,7 +85,9 @@ async fn agent(args: AgentArgs) -> anyhow::Result<()> {
     let signals = Signals::listen()?;
     let stop = signals.stop();
     let running = app::on_worker(producer::run(options, stop, terminal::show));
-    signals.obeyed_by(async { Ok(running.await?) }).await
+    signals.obeyed_by(async { Ok(running.await?) }).await?;
+    terminal::say("stopped");
+    Ok(())
 }
 
 /// Settings first, then log lines as they say.
@@ -120,7 +122,7 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Nothing is left to do when standard error is gone too.
+/// Tells on standard error what is wrong.
 fn complain(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    terminal::say(line);
 }
