@@ -174,7 +174,7 @@ pub enum AgentError {
         message: String,
     },
     /// Another connection of the same agent took over.
-    #[error("another connection of this agent took over; stop the other one, or use another token")]
+    #[error("another connection of this agent took over; stop the other one, or use another name and a token for it")]
     Superseded,
 }
 
