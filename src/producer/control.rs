@@ -9,6 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, 
 use super::connection::{Agent, Ended, Kind};
 use super::link::Link;
 use super::publish::PublishedSet;
+use super::repeats::Repeats;
 use super::wire::{NewSession, Received, RelayLocation, Sent};
 use super::{AgentError, AgentEvent};
 use crate::protocol::frames::ErrorBody;
@@ -39,12 +40,15 @@ pub(super) async fn hold(
         Control { agent, announcements: Announcements::new(agent, sets), connected, ever_connected: false };
     let give_up = Instant::now() + agent.options.session_timeout;
     let mut failures = 0;
+    let mut repeats = Repeats::default();
     let mut earlier = None;
     loop {
         let started = Instant::now();
         let deadline = if control.ever_connected { started + agent.options.session_timeout } else { give_up };
         let ended = control.connect(deadline).await;
-        control.connected.send_replace(false);
+        if control.connected.send_replace(false) {
+            repeats.succeeded();
+        }
         let reason = match ended {
             Ended::Shutdown => return Ok(()),
             Ended::Fatal(error) => return Err(error),
@@ -64,7 +68,9 @@ pub(super) async fn hold(
             return Err(AgentError::NotConnected { waited: agent.options.session_timeout, last });
         }
         earlier = Some(reason.clone());
-        (agent.events)(AgentEvent::Disconnected { reason, retry_in });
+        if let Some(attempts) = repeats.failed(&reason, Instant::now()) {
+            (agent.events)(AgentEvent::Disconnected { reason, attempts, retry_in });
+        }
         tokio::select! {
             () = sleep(retry_in) => {}
             () = agent.shutdown.cancelled() => return Ok(()),
@@ -212,8 +218,9 @@ impl<'a> Announcements<'a> {
             self.not_before = None;
             let sha256 = set.manifest.identity;
             let Some(frame) = self.send(link, session, &set) else { return };
-            (self.agent.events)(AgentEvent::Announced { sha256 });
-            let until = Instant::now() + self.agent.options.confirm_window;
+            let confirm_window = self.agent.options.confirm_window;
+            (self.agent.events)(AgentEvent::Announced { sha256, confirm_window });
+            let until = Instant::now() + confirm_window;
             self.undecided = Some(Undecided { set, frame, until });
         }
     }

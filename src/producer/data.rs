@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::connection::{Agent, Ended, Kind};
 use super::link::Link;
+use super::repeats::Repeats;
 use super::wire::{Received, Sent};
 use super::{AgentError, AgentEvent};
 use crate::protocol::frames::DataHello;
@@ -21,6 +22,7 @@ pub(super) async fn hold(agent: &Agent, mut connected: watch::Receiver<bool>) ->
         return Ok(());
     }
     let mut failures = 0;
+    let mut repeats = Repeats::default();
     loop {
         tokio::select! {
             // The sender is gone only when everything is being dropped.
@@ -29,7 +31,7 @@ pub(super) async fn hold(agent: &Agent, mut connected: watch::Receiver<bool>) ->
         }
         let started = Instant::now();
         let ended = tokio::select! {
-            ended = connect(agent) => ended,
+            ended = connect(agent, &mut repeats) => ended,
             () = agent.shutdown.cancelled() => Ended::Shutdown,
         };
         let reason = match ended {
@@ -44,7 +46,9 @@ pub(super) async fn hold(agent: &Agent, mut connected: watch::Receiver<bool>) ->
         }
         let retry_in = agent.options.backoff.delay(failures);
         failures = failures.saturating_add(1);
-        (agent.events)(AgentEvent::DataDisconnected { reason, retry_in });
+        if let Some(attempts) = repeats.failed(&reason, Instant::now()) {
+            (agent.events)(AgentEvent::DataDisconnected { reason, attempts, retry_in });
+        }
         tokio::select! {
             () = sleep(retry_in) => {}
             () = agent.shutdown.cancelled() => return Ok(()),
@@ -53,9 +57,10 @@ pub(super) async fn hold(agent: &Agent, mut connected: watch::Receiver<bool>) ->
 }
 
 /// One connection from dialling to its end.
-async fn connect(agent: &Agent) -> Ended {
+async fn connect(agent: &Agent, repeats: &mut Repeats) -> Ended {
     match timeout(READY_TIMEOUT, open(agent)).await {
         Ok(Ok(link)) => {
+            repeats.succeeded();
             (agent.events)(AgentEvent::DataConnected);
             serve(agent, link).await
         }

@@ -69,19 +69,24 @@ pub enum AgentEvent {
         /// The control session.
         session: SessionId,
     },
-    /// The control connection is gone, or could not be made.
+    /// The control connection is gone, or could not be made. Told at once for a reason that is new, and then once a
+    /// minute.
     Disconnected {
         /// Why.
         reason: String,
+        /// How many attempts ended so since it was told last, this one among them.
+        attempts: u32,
         /// When the next attempt starts.
         retry_in: Duration,
     },
     /// The data connection is in use.
     DataConnected,
-    /// The data connection is gone, or could not be made.
+    /// The data connection is gone, or could not be made. Told as often as the control connection's end.
     DataDisconnected {
         /// Why.
         reason: String,
+        /// How many attempts ended so since it was told last, this one among them.
+        attempts: u32,
         /// When the next attempt starts.
         retry_in: Duration,
     },
@@ -89,6 +94,8 @@ pub enum AgentEvent {
     Announced {
         /// The manifest's identity.
         sha256: Sha256,
+        /// How long the gateway has to refuse it.
+        confirm_window: Duration,
     },
     /// Nobody refused the announcement within the confirm window.
     Accepted {
@@ -149,14 +156,16 @@ impl fmt::Display for AgentEvent {
                  that its operator's --allow-hosts names it, if it is no public https address"
             ),
             Self::Connected { session } => write!(f, "connected, session {session}"),
-            Self::Disconnected { reason, retry_in } => {
-                write!(f, "not connected: {reason}; trying again in {retry_in:.1?}")
+            Self::Disconnected { reason, attempts, retry_in } => {
+                write!(f, "not connected{}: {reason}; trying again in {retry_in:.1?}", Since(*attempts))
             }
             Self::DataConnected => f.write_str("data connection open"),
-            Self::DataDisconnected { reason, retry_in } => {
-                write!(f, "no data connection: {reason}; trying again in {retry_in:.1?}")
+            Self::DataDisconnected { reason, attempts, retry_in } => {
+                write!(f, "no data connection{}: {reason}; trying again in {retry_in:.1?}", Since(*attempts))
             }
-            Self::Announced { sha256 } => write!(f, "announced sha256:{sha256}"),
+            Self::Announced { sha256, confirm_window } => {
+                write!(f, "announced sha256:{sha256}, which the gateway may refuse within {confirm_window:?}")
+            }
             Self::Accepted { sha256 } => write!(f, "accepted sha256:{sha256}"),
             Self::Audience { agent, session: Some(session) } => write!(
                 f,
@@ -174,5 +183,32 @@ impl fmt::Display for AgentEvent {
                 write!(f, "artifact.error for sha256:{sha256}: {code}: {message}")
             }
         }
+    }
+}
+
+/// How many attempts failed since that was told last, where it was more than one.
+struct Since(u32);
+
+impl fmt::Display for Since {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 | 1 => Ok(()),
+            attempts => write!(f, " after {attempts} more attempts"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeated_failure_says_how_often_it_was_tried() {
+        let told = |attempts| {
+            let reason = "the gateway is away".to_owned();
+            AgentEvent::Disconnected { reason, attempts, retry_in: Duration::from_secs(9) }.to_string()
+        };
+        assert_eq!(told(1), "not connected: the gateway is away; trying again in 9.0s");
+        assert_eq!(told(7), "not connected after 7 more attempts: the gateway is away; trying again in 9.0s");
     }
 }

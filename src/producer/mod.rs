@@ -19,6 +19,7 @@ mod progress;
 mod publish;
 mod registry;
 mod relay;
+mod repeats;
 mod token;
 mod upgrade;
 mod watch;
