@@ -56,7 +56,7 @@ async fn twenty_resets_in_one_download() {
     // Memory for one transfer, and for a window that cannot grow.
     let stage = Stage::with(|layer| {
         layer.max_transfers = Some(1);
-        layer.memory_budget = Some("1280KiB".parse().unwrap());
+        layer.memory_budget = Some("4MiB".parse().unwrap());
     })
     .await;
     let set = single(bytes(2, 21 * STEP)).chunked(FRAME);
