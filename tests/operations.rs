@@ -176,7 +176,7 @@ fn a_request_can_be_followed_in_the_log() {
         let expected = ["a transfer ended", "request"].map(Value::from);
         let outcomes = outcomes.map(Value::from);
         assert_eq!(told, expected.iter().zip(&outcomes).collect::<Vec<_>>(), "{name}");
-        assert_eq!(lines.iter().filter(of).last().unwrap()["status"], status, "{name}");
+        assert_eq!(lines.iter().rfind(of).unwrap()["status"], status, "{name}");
     }
 }
 
