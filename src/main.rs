@@ -24,14 +24,14 @@ fn main() -> ExitCode {
         Ok(cli) => run(cli.command),
         Err(Answer::Text(text)) => print(&text),
         Err(Answer::Usage(line)) => {
-            complain(&line);
+            terminal::say(line);
             return ExitCode::from(USAGE);
         }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&cli::error_line(&error));
+            terminal::say(cli::error_line(&error));
             error.downcast_ref::<EndedAtOnce>().map_or(ExitCode::FAILURE, |ended| ended.exit_code().into())
         }
     }
@@ -50,7 +50,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Token(args) => {
             logging::init(LogFormat::Text, "warn")?;
             let Minted { token, note } = token::mint(args, &Clock::system())?;
-            note.iter().for_each(|note| complain(note));
+            note.iter().for_each(terminal::say);
             print(&format!("{token}\n"))
         }
         Command::Check(args) => {
@@ -120,9 +120,4 @@ fn print(text: &str) -> anyhow::Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
-}
-
-/// Tells on standard error what is wrong.
-fn complain(line: &str) {
-    terminal::say(line);
 }
